@@ -1,0 +1,74 @@
+# The commands a newcomer needs. Each does its own set-up on a bare Debian 12 machine (missing Debian
+# packages, header packages), then configures, builds and runs. What they do by hand: CONTRIBUTING.md
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+# Everything that can be built here is tested here; a preset's name chooses by hand.
+TEST_PRESET ?= $(shell scripts/has_nvcc.sh && echo cuda || echo cpu)
+# The demo builds CUDA code only where it can show it.
+DEMO_PRESET ?= $(shell scripts/has_nvcc.sh && nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
+
+BUILD := cmake --build --parallel $(JOBS) --preset
+
+.PHONY: help demo test bench fuzz lint format docs install clean
+
+help: ## This list
+	@echo "make TARGET, where TARGET is one of"
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Attend the example data, compare with PyTorch's output, run a small benchmark
+	@scripts/setup.sh build
+	@scripts/demo.sh $(DEMO_PRESET) $(JOBS)
+
+test: ## Build everything and run all tests, also under ASan+UBSan and TSan
+	@scripts/setup.sh build test
+	cmake --preset $(TEST_PRESET)
+	$(BUILD) $(TEST_PRESET)
+	cmake --preset asan
+	$(BUILD) asan
+	ctest --preset asan --parallel $(JOBS)
+	cmake --preset tsan
+	$(BUILD) tsan
+	ctest --preset tsan --parallel $(JOBS)
+	ctest --preset $(TEST_PRESET) --parallel $(JOBS)
+
+bench: ## Run the benchmarks of this machine into results/
+	@scripts/setup.sh build bench
+	cmake --preset $(TEST_PRESET) -DBATTEN_BUILD_TESTS=OFF -DBATTEN_BUILD_BENCHMARKS=ON
+	$(BUILD) $(TEST_PRESET)
+	scripts/bench.sh build/$(TEST_PRESET)
+
+fuzz: ## Fuzz each parser for FUZZ_SECONDS (60)
+	@scripts/setup.sh build fuzz
+	cmake --preset fuzz
+	$(BUILD) fuzz
+	scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS)
+
+lint: ## clang-format, clang-tidy, codespell, and the rules of the house
+	@scripts/setup.sh build test lint
+	cmake --preset cpu
+	scripts/lint.sh build/cpu $(JOBS)
+
+format: ## Rewrite the sources with clang-format
+	@scripts/setup.sh lint
+	scripts/sources.sh | xargs -0 clang-format -i
+
+docs: ## The API reference, into build/docs
+	@scripts/setup.sh docs
+	@mkdir -p build/docs
+	doxygen docs/Doxyfile
+	@echo "build/docs/html/index.html"
+
+install: ## Install libraries, headers and command under PREFIX (/usr/local); CMAKE_FLAGS adds options
+	@scripts/setup.sh build
+	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(abspath $(PREFIX)) $(CMAKE_FLAGS)
+	$(BUILD) release
+	cmake --install build/release
+
+clean: ## Remove what was built; the fetched header packages stay
+	rm -rf build/cpu build/cuda build/asan build/tsan build/fuzz build/release build/docs

@@ -1,0 +1,83 @@
+"""Joins benchmark JSON files (of `batten bench` and peers.py) into one Markdown table with ratios.
+
+    python benchmarks/table.py results/peers.json --against torch:cudnn --of batten:cudnn
+
+A ratio is the median over interleaved rounds of the other's time by ours, with its 95 % interval; above 1 is faster.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+
+from measure_rules import ratio
+
+SHAPE_KEYS = ("batch_size", "query_length", "kv_length", "num_heads", "num_kv_heads", "head_size", "dtype", "causal")
+
+
+def load(paths):
+    """[(shape key, backend, result)], in the files' order; a later file replaces an earlier one's row."""
+    rows = {}
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8") as file:
+                payload = json.load(file)
+            for result in payload["results"]:
+                rows.setdefault(tuple(result[k] for k in SHAPE_KEYS), {})[result["backend"]] = result
+        except (OSError, ValueError, KeyError, TypeError) as failure:
+            raise SystemExit(f"table: error: {path}: not a benchmark result ({failure})") from failure
+    return rows
+
+
+def shape_cells(key):
+    batch, sq, skv, hq, hkv, _, _, causal = key
+    return [str(batch), str(sq), str(skv), f"{hq}/{hkv}", "causal" if causal else "full"]
+
+
+def time_cell(result):
+    if result is None or "median_ms" not in result:
+        return "-"
+    microseconds = result["median_ms"] * 1e3
+    return f"{microseconds:.1f}" if microseconds < 1000 else f"{microseconds:.0f}"
+
+
+def ratio_cell(ours, other, ratios):
+    if not ours or not other or "samples_ms" not in ours or "samples_ms" not in other:
+        return "-"
+    r = ratio(other["samples_ms"], ours["samples_ms"])
+    ratios.append(r["median"])
+    return f"{r['median']:.3f} ({r['low']:.3f}-{r['high']:.3f})"
+
+
+def table(rows, of, against):
+    backends = list(dict.fromkeys(b for results in rows.values() for b in results))
+    backends = [b for b in backends if any("median_ms" in r.get(b, {}) for r in rows.values())]
+    lines = ["| " + " | ".join(["B", "Sq", "Skv", "heads", "mask"] + [f"{b} µs" for b in backends]
+                               + [f"{of} vs {a}" for a in against]) + " |"]
+    lines.append("|" + " --- |" * (5 + len(backends) + len(against)))
+    ratios = {a: [] for a in against}
+    for key, results in rows.items():
+        cells = shape_cells(key) + [time_cell(results.get(b)) for b in backends]
+        cells += [ratio_cell(results.get(of), results.get(a), ratios[a]) for a in against]
+        lines.append("| " + " | ".join(cells) + " |")
+    for a, values in ratios.items():
+        if values:
+            mean = math.exp(statistics.fmean(math.log(v) for v in values))
+            lines.append(f"\n{of} against {a}: geometric mean {mean:.3f}x, worst {min(values):.3f}x over "
+                         f"{len(values)} shapes.")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--of", default="batten:cudnn", help="the backend whose speed the ratios state")
+    parser.add_argument("--against", nargs="*", default=["torch:cudnn"], help="the backends it is compared with")
+    arguments = parser.parse_args()
+    print(table(load(arguments.files), arguments.of, arguments.against))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+// The one place that names every backend, in the order in which `auto` prefers them.
+#include "backends/absent.hpp"
+#include "backends/cpu/cpu.hpp"
+#include "backends/reference/reference.hpp"
+#include "dispatch/registry.hpp"
+
+#if BATTEN_WITH_CUDNN
+#include "backends/cudnn/cudnn.hpp"
+#endif
+#if BATTEN_WITH_SINGLE
+#include "backends/single/single.hpp"
+#endif
+
+namespace batten::impl {
+namespace {
+
+std::unique_ptr<Backend> absent(const char* name, const char* reason, const char* remedy) {
+  return std::make_unique<AbsentBackend>(name, reason, remedy);
+}
+
+[[maybe_unused]] constexpr const char* kNoCuda = "this build of batten has no CUDA support";
+[[maybe_unused]] constexpr const char* kWithCuda = "rebuild where nvcc 13 is installed";
+
+std::unique_ptr<Backend> cudnn_backend() {
+#if BATTEN_WITH_CUDNN
+  return make_cudnn();
+#elif BATTEN_WITH_CUDA
+  return absent("cudnn", "this build of batten was made without the cuDNN headers",
+                "install cuDNN's headers and rebuild");
+#else
+  return absent("cudnn", kNoCuda, kWithCuda);
+#endif
+}
+
+std::unique_ptr<Backend> single_backend() {
+#if BATTEN_WITH_SINGLE
+  return make_single();
+#elif BATTEN_WITH_CUDA
+  return absent("single", "this build of batten was made with BATTEN_SINGLE=off",
+                "rebuild with -DBATTEN_SINGLE=d128");
+#else
+  return absent("single", kNoCuda, kWithCuda);
+#endif
+}
+
+}  // namespace
+
+std::vector<Registration> make_backends() {
+  std::vector<Registration> all;
+  all.push_back({absent("native", "this version of batten has no kernels of its own yet", "")});
+  all.push_back({cudnn_backend()});
+  all.push_back({single_backend()});
+  all.push_back({make_cpu()});
+  all.push_back({make_reference(), /*automatic=*/false});
+  return all;
+}
+
+}  // namespace batten::impl

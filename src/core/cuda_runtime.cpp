@@ -1,0 +1,132 @@
+#include "core/cuda_runtime.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace batten::impl {
+
+void check_cuda(int error, const char* what) {
+  const auto code = static_cast<cudaError_t>(error);
+  if (code == cudaSuccess) return;
+  (void)cudaGetLastError();  // clears what is not sticky, so that the next call starts clean
+  fail(code == cudaErrorMemoryAllocation ? ErrorCode::OutOfMemory : ErrorCode::Device,
+       "{}: CUDA reported {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+namespace {
+
+class CudaRuntime final : public DeviceRuntime {
+ public:
+  CudaRuntime() {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver && driver_version() == 0) {
+      why_ = "no NVIDIA driver was found";
+    } else if (error != cudaSuccess) {
+      why_ = cudaGetErrorString(error);
+    } else if (count == 0) {
+      why_ = "no CUDA device is visible";
+    } else {
+      count_ = count;
+    }
+    properties_.resize(static_cast<std::size_t>(count_));
+    once_ = std::make_unique<std::once_flag[]>(static_cast<std::size_t>(count_));
+  }
+
+  int device_count() const noexcept override { return count_; }
+  std::string why_unavailable() const override { return why_; }
+
+  const DeviceProperties& properties(int index) const override {
+    if (index < 0 || index >= count_) {
+      fail(ErrorCode::Unavailable, "cuda:{}: there are {} CUDA devices", index, count_);
+    }
+    const auto i = static_cast<std::size_t>(index);
+    std::call_once(once_[i], [&] { properties_[i] = query(index); });
+    return properties_[i];
+  }
+
+  int driver_version() const override {
+    int version = 0;
+    (void)cudaDriverGetVersion(&version);
+    return version;
+  }
+  int runtime_version() const override {
+    int version = 0;
+    (void)cudaRuntimeGetVersion(&version);
+    return version;
+  }
+
+  int current_device() const override {
+    int index = 0;
+    check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+    return index;
+  }
+  void set_current_device(int index) override { check_cuda(cudaSetDevice(index), "cudaSetDevice"); }
+
+  void* allocate(std::size_t bytes, Stream stream) noexcept override {
+    void* data = nullptr;
+    if (cudaMallocAsync(&data, bytes, static_cast<cudaStream_t>(stream)) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+    return data;
+  }
+  void free(void* data, Stream stream) noexcept override {
+    (void)cudaFreeAsync(data, static_cast<cudaStream_t>(stream));
+  }
+  void free_synchronously(void* data) noexcept override { (void)cudaFree(data); }
+
+  std::uint64_t stream_id(Stream stream) const override {
+    unsigned long long id = 0;  // NOLINT: CUDA's type
+    check_cuda(cudaStreamGetId(static_cast<cudaStream_t>(stream), &id), "cudaStreamGetId");
+    return id;
+  }
+  bool is_capturing(Stream stream) const override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),
+               "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+  void synchronize(Stream stream) override {
+    check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  }
+  void copy_to_host(void* host, const void* device, std::size_t bytes, Stream stream) override {
+    check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost,
+                               static_cast<cudaStream_t>(stream)),
+               "cudaMemcpyAsync");
+  }
+  void check_last_error(const char* what) override { check_cuda(cudaGetLastError(), what); }
+
+ private:
+  static DeviceProperties query(int index) {
+    cudaDeviceProp p{};
+    check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
+    return {.name = p.name,
+            .major = p.major,
+            .minor = p.minor,
+            .multiprocessors = p.multiProcessorCount,
+            .l2_bytes = static_cast<std::size_t>(p.l2CacheSize),
+            .shared_memory_per_block = p.sharedMemPerBlockOptin,
+            .total_memory = p.totalGlobalMem};
+  }
+
+  int count_ = 0;
+  std::string why_;
+  mutable std::vector<DeviceProperties> properties_;
+  mutable std::unique_ptr<std::once_flag[]> once_;  // one a device
+};
+
+}  // namespace
+
+DeviceRuntime& cuda_runtime() {
+  static auto* runtime = new CudaRuntime;  // never destroyed: pools free memory at exit
+  return *runtime;
+}
+
+}  // namespace batten::impl

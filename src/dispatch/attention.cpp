@@ -1,0 +1,237 @@
+#include "dispatch/attention.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/env.hpp"
+#include "core/error.hpp"
+#include "core/log.hpp"
+#include "core/nvtx.hpp"
+#include "dispatch/plan_cache.hpp"
+#include "dispatch/receipt.hpp"
+#include "dispatch/registry.hpp"
+#include "dispatch/workspace.hpp"
+
+namespace batten::impl {
+namespace {
+
+void check_device_exists(Device device) {
+  if (device.is_cpu()) {
+    if (device.index != 0) {
+      fail(ErrorCode::InvalidArgument, "device cpu:{}: the CPU has index 0", device.index);
+    }
+    return;
+  }
+  if (device.type != DeviceType::cuda) {
+    fail(ErrorCode::InvalidArgument, "device type {}: expected cpu or cuda",
+         static_cast<int>(device.type));
+  }
+  const DeviceRuntime& runtime = device_runtime();
+  const int count = runtime.device_count();
+  if (count == 0) fail(ErrorCode::Unavailable, "{}: {}", device.str(), runtime.why_unavailable());
+  if (device.index < 0 || device.index >= count) {
+    fail(ErrorCode::Unavailable, "{}: there {} {} CUDA device{}", device.str(),
+         count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
+  }
+}
+
+std::string unavailable_text(const Availability& a) {
+  return a.remedy.empty() ? a.reason : fmt::format("{}; {}", a.reason, a.remedy);
+}
+
+}  // namespace
+
+Attention::Attention(const batten_problem& problem, Device device, const batten_options& options)
+    : problem_(validate_problem(problem)),
+      device_(device),
+      choice_(resolve_choice(options.backend)),
+      options_{.form = choice_.form, .num_threads = options.num_threads},
+      check_(environment_flag("BATTEN_CHECK", false)) {
+  if (options.num_threads < 0) {
+    fail(ErrorCode::InvalidArgument, "options: num_threads is {}, it must not be negative",
+         options.num_threads);
+  }
+  check_device_exists(device_);
+  if (choice_.backend == nullptr) {
+    candidates_ = find_candidates(passed_over_);
+    if (candidates_.empty()) {
+      fail(ErrorCode::Unsupported, "auto: no backend on {} serves this problem ({})", device_.str(),
+           passed_over_);
+    }
+    return;
+  }
+  const Backend& backend = *choice_.backend;
+  if (const Availability a = backend.availability(device_); !a.available) {
+    fail(ErrorCode::Unavailable, "backend {} is not available on {}: {}", backend.name(),
+         device_.str(), unavailable_text(a));
+  }
+  if (const auto reason = backend.why_not(problem_.problem, device_)) {
+    fail(ErrorCode::Unsupported, "backend {} does not serve this problem: {}; {}", backend.name(),
+         *reason, others_that_serve(&backend, nullptr));
+  }
+  candidates_ = {&backend};
+}
+
+std::vector<const Backend*> Attention::find_candidates(std::string& passed_over) const {
+  std::vector<const Backend*> found;
+  for (const Registration& entry : Registry::instance().all()) {
+    if (!entry.automatic) continue;
+    const Backend& backend = *entry.backend;
+    const Availability a = backend.availability(device_);
+    std::string why =
+        a.available ? backend.why_not(problem_.problem, device_).value_or("") : a.reason;
+    if (why.empty()) {
+      found.push_back(&backend);
+    } else {
+      if (!passed_over.empty()) passed_over += "; ";
+      passed_over += fmt::format("{}: {}", backend.name(), why);
+    }
+  }
+  return found;
+}
+
+std::string Attention::others_that_serve(const Backend* except, const Shape* shape) const {
+  std::string names;
+  for (const Registration& entry : Registry::instance().all()) {
+    const Backend& backend = *entry.backend;
+    if (&backend == except || !backend.availability(device_).available) continue;
+    if (backend.why_not(problem_.problem, device_)) continue;
+    if (shape != nullptr && backend.why_not(problem_.problem, *shape, device_, {})) continue;
+    names += names.empty() ? "" : ", ";
+    names += backend.name();
+  }
+  return names.empty() ? "no backend on this device does" : "backends that do: " + names;
+}
+
+Attention::Selected Attention::select(const Shape& shape) const {
+  std::string passed_over = passed_over_;
+  for (const Backend* backend : candidates_) {
+    const auto reason = backend->why_not(problem_.problem, shape, device_, options_);
+    if (!reason) {
+      if (choice_.backend != nullptr)
+        return {backend, fmt::format("asked for by {}", choice_.source)};
+      return {backend, fmt::format("auto ({}): first that serves this call{}{}", choice_.source,
+                                   passed_over.empty() ? "" : "; ", passed_over)};
+    }
+    if (choice_.backend != nullptr) {
+      fail(ErrorCode::Unsupported, "backend {} does not serve this call: {}; {}", backend->name(),
+           *reason, others_that_serve(backend, &shape));
+    }
+    if (!passed_over.empty()) passed_over += "; ";
+    passed_over += fmt::format("{}: {}", backend->name(), *reason);
+  }
+  fail(ErrorCode::Unsupported, "auto: no backend on {} serves this call ({})", device_.str(),
+       passed_over);
+}
+
+std::shared_ptr<const Attention::Resolved> Attention::build(const Shape& shape,
+                                                            bool& reused) const {
+  const Selected selected = select(shape);
+  const Backend& backend = *selected.backend;
+  const PlanKey key{.backend = &backend,
+                    .problem = problem_.problem,
+                    .shape = backend.plan_key(problem_.problem, shape, options_),
+                    .device = device_,
+                    .options = options_};
+  const auto found = PlanCache::instance().get(
+      key, [&] { return backend.plan(problem_.problem, key.shape, device_, options_); });
+  reused = found.reused;
+  auto resolved = std::make_shared<Resolved>();
+  resolved->shape = shape;
+  resolved->plan = found.plan;
+  resolved->receipt = make_receipt(backend.name(), found.plan->info(), selected.reason);
+  log(BATTEN_LOG_INFO, "{}: {} {} {} ({})", device_.str(), backend.name(), resolved->receipt.kernel,
+      resolved->receipt.form, selected.reason);
+  return resolved;
+}
+
+std::shared_ptr<const Attention::Resolved> Attention::resolve(const Shape& shape, bool& reused) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& entry : recent_) {
+      if (entry && entry->shape == shape) {
+        reused = true;
+        return entry;
+      }
+    }
+  }
+  auto resolved = build(shape, reused);
+  const std::lock_guard lock(mutex_);
+  recent_[next_recent_] = resolved;
+  next_recent_ = (next_recent_ + 1) % kRecent;
+  return resolved;
+}
+
+std::size_t Attention::prepare(const batten_call& raw) {
+  const ValidatedCall call = validate_call(problem_, device_, raw, Pointers::ignored);
+  const DeviceGuard guard(device_);
+  bool reused = false;
+  const auto resolved = resolve(call.shape, reused);
+  const std::size_t bytes = resolved->plan->info().workspace_size;
+  if (raw.workspace == nullptr) {
+    (void)WorkspacePool::instance().acquire(device_, raw.stream, bytes);  // grows the pool now
+  }
+  return bytes;
+}
+
+void Attention::check_device_lengths(const ValidatedCall& call) const {
+  const Shape& s = call.shape;
+  std::vector<std::int32_t> copies[4];
+  Call host = call.call;
+  const std::tuple<Source, const std::int32_t**, std::int64_t> arrays[] = {
+      {s.q_lengths, &host.q_lengths, s.batch},
+      {s.kv_lengths, &host.kv_lengths, s.batch},
+      {s.offsets_q, &host.offsets_q, s.batch + 1},
+      {s.offsets_kv, &host.offsets_kv, s.batch + 1}};
+  bool any = false;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto [source, pointer, count] = arrays[i];
+    if (source != Source::device) continue;
+    any = true;
+    copies[i].resize(static_cast<std::size_t>(count));
+    device_runtime().copy_to_host(copies[i].data(), *pointer,
+                                  copies[i].size() * sizeof(std::int32_t), host.stream);
+    *pointer = copies[i].data();
+  }
+  if (!any) return;
+  device_runtime().synchronize(host.stream);
+  check_lengths(s, host);
+}
+
+void Attention::forward(const batten_call& raw, batten_receipt* receipt) {
+  const ValidatedCall call = validate_call(problem_, device_, raw, Pointers::required);
+  const DeviceGuard guard(device_);
+  // Not while a graph is captured: its lengths are not there yet, and waiting would end the
+  // capture.
+  const bool check =
+      check_ && !device_.is_cpu() && !device_runtime().is_capturing(call.call.stream);
+  if (check) check_device_lengths(call);
+
+  bool reused = false;
+  const auto resolved = resolve(call.shape, reused);
+  const Plan& plan = *resolved->plan;
+  const std::size_t bytes = plan.info().workspace_size;
+  // Nothing to write: no sample, or no query row anywhere.
+  const bool empty = call.shape.batch == 0 || call.shape.tokens_q == 0;
+  if (!empty) {
+    const NvtxRange range(resolved->receipt.backend, resolved->receipt.kernel);
+    if (raw.workspace != nullptr) {
+      if (call.workspace_size < bytes) {
+        fail(ErrorCode::InvalidArgument, "workspace: {} bytes given, this call needs {}",
+             call.workspace_size, bytes);
+      }
+      plan.run(call.shape, call.call, call.workspace);
+    } else {
+      const WorkspaceLease lease = WorkspacePool::instance().acquire(device_, raw.stream, bytes);
+      plan.run(call.shape, call.call, lease.data());
+    }
+    if (check) {
+      device_runtime().synchronize(call.call.stream);
+      device_runtime().check_last_error("forward (BATTEN_CHECK)");
+    }
+  }
+  if (receipt != nullptr) copy_receipt(resolved->receipt, reused, *receipt);
+}
+
+}  // namespace batten::impl

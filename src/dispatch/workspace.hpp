@@ -1,0 +1,116 @@
+// Scratch memory, pooled per device and stream and shared by all layers.
+#pragma once
+
+#include <batten/batten.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/device.hpp"
+
+namespace batten::impl {
+
+class WorkspacePool;
+
+// Exclusive use of scratch while a call is being queued (CPU: while it runs). Ends with the scope.
+class WorkspaceLease {
+ public:
+  WorkspaceLease() = default;
+  WorkspaceLease(WorkspaceLease&& other) noexcept { *this = std::move(other); }
+  WorkspaceLease& operator=(WorkspaceLease&& other) noexcept;
+  ~WorkspaceLease() { release(); }
+
+  void* data() const noexcept { return data_; }
+
+ private:
+  friend class WorkspacePool;
+  enum class Kind { none, host_block, stream_slot, captured };
+
+  void release() noexcept;
+
+  Kind kind_ = Kind::none;
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+  Device device_;
+  Stream stream_ = nullptr;
+  WorkspacePool* pool_ = nullptr;
+  std::unique_lock<std::mutex> slot_lock_;  // keeps a stream's calls from mixing their launches
+  std::shared_ptr<void> slot_;              // keeps the slot alive through a trim
+};
+
+// One pool a process. A GPU stream owns one growing block: work on a stream is ordered, so its
+// calls may share it. CPU calls finish before they return, so blocks go back to a free list. While
+// a stream is captured, scratch is allocated in the graph, which then owns it; the pool's is never
+// lent to one.
+class WorkspacePool {
+ public:
+  WorkspacePool();
+  ~WorkspacePool();
+  WorkspacePool(const WorkspacePool&) = delete;
+  WorkspacePool& operator=(const WorkspacePool&) = delete;
+
+  static WorkspacePool& instance();
+
+  // The device is current. Zero bytes give an empty lease. OutOfMemory naming the need and the cap,
+  // or the need and the device, when there is not enough.
+  WorkspaceLease acquire(Device device, Stream stream, std::size_t bytes);
+
+  struct Statistics {
+    Device device;
+    std::uint64_t stream_id = 0;
+    std::size_t bytes = 0;
+  };
+  std::vector<Statistics> statistics() const;
+  std::size_t cap_bytes() const noexcept { return cap_bytes_; }
+
+  // Frees everything that no call is using.
+  void trim();
+
+  // Null functions restore the default. Memory of the previous allocator is returned to it first.
+  void set_allocator(batten_alloc_fn alloc, batten_free_fn release, void* user);
+
+ private:
+  friend class WorkspaceLease;
+  struct Allocator {
+    batten_alloc_fn alloc = nullptr;
+    batten_free_fn free = nullptr;
+    void* user = nullptr;
+  };
+  struct Slot {
+    std::mutex mutex;  // held by the lease
+    void* data = nullptr;
+    std::size_t bytes = 0;
+    Device device;
+    Stream stream = nullptr;
+    Allocator allocator;   // that data came from
+    bool retired = false;  // no longer in the pool; whoever waited for it looks again
+  };
+  struct Block {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+    Allocator allocator;
+  };
+
+  WorkspaceLease acquire_host(std::size_t bytes);
+  WorkspaceLease acquire_device(Device device, Stream stream, std::size_t bytes);
+  static void* allocate(const Allocator& a, Device device, std::size_t bytes,
+                        Stream stream) noexcept;
+  static void free(const Allocator& a, Device device, void* data, std::size_t bytes,
+                   Stream stream) noexcept;
+  static void free_slot(Slot& slot) noexcept;
+  void retire_idle_slots() noexcept;  // mutex_ is held
+  void give_back_host(void* data, std::size_t bytes) noexcept;
+
+  std::size_t cap_bytes_;
+  mutable std::mutex mutex_;  // guards all below
+  Allocator allocator_;
+  std::map<std::pair<int, std::uint64_t>, std::shared_ptr<Slot>> slots_;  // (device, stream id)
+  std::vector<Block> idle_host_;
+  std::map<void*, Allocator> lent_host_;
+};
+
+}  // namespace batten::impl

@@ -1,0 +1,36 @@
+# Installs the build into PREFIX and checks what is there, and that the folder can be moved.
+file(REMOVE_RECURSE "${PREFIX}" "${PREFIX}.first")
+execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BATTEN_BUILD_DIR}" --prefix "${PREFIX}.first"
+                        COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
+file(RENAME "${PREFIX}.first" "${PREFIX}")
+
+function(expect pattern)
+  file(GLOB found "${PREFIX}/${pattern}")
+  if(NOT found)
+    message(FATAL_ERROR "not installed: ${pattern}")
+  endif()
+endfunction()
+expect(include/batten/batten.h)
+expect(include/batten/batten.hpp)
+expect(include/batten/types.hpp)
+expect(lib*/libbatten.so)
+expect(lib*/libbatten.so.0)
+expect(lib*/libbatten.a)
+expect(lib*/pkgconfig/batten.pc)
+expect(lib*/cmake/batten/batten-config.cmake)
+expect(lib*/cmake/batten/batten-config-version.cmake)
+expect(share/doc/batten/LICENSE)
+expect(share/doc/batten/README.md)
+expect(bin/batten)
+
+# No file of the installed tree may remember where it was built.
+file(GLOB_RECURSE texts "${PREFIX}/*.cmake" "${PREFIX}/*.pc" "${PREFIX}/*.h" "${PREFIX}/*.hpp")
+foreach(text IN LISTS texts)
+  file(READ "${text}" content)
+  string(FIND "${content}" "${BATTEN_SOURCE_DIR}/" at)
+  if(NOT at EQUAL -1)
+    message(FATAL_ERROR "${text} names the source tree")
+  endif()
+endforeach()
+
+execute_process(COMMAND "${PREFIX}/bin/batten" --version COMMAND_ERROR_IS_FATAL ANY)

@@ -1,0 +1,10 @@
+# Builds and runs examples/c with make and pkg-config against the tree in PREFIX.
+file(REMOVE_RECURSE "${WORK}")
+file(COPY "${SOURCE}/" DESTINATION "${WORK}")
+set(ENV{PKG_CONFIG_PATH} "${PREFIX}/${LIBDIR}/pkgconfig")
+set(variables "CC=${CC}" "CFLAGS=-O1 ${FLAGS}")
+if(LINKAGE STREQUAL "static")
+  list(APPEND variables STATIC=1)
+endif()
+execute_process(COMMAND make ${variables} WORKING_DIRECTORY "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND "${WORK}/attend_c" COMMAND_ERROR_IS_FATAL ANY)
