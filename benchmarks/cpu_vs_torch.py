@@ -7,6 +7,9 @@
 Every contender computes the same problem from the same [B, S, H, D] memory. Grouped heads are given to
 PyTorch with enable_gqa and, as a second contender, with keys and values expanded beforehand (the expansion is
 not timed); the faster of the two is its time. Outputs are compared with a float64 softmax. Needs torch.
+
+On a machine that others use too, wall time says little; `ratio_by_cpu_time` is then the number to read, of a
+run with --threads 1 (with more, the time in which a thread spins for another counts as well).
 """
 
 import argparse
@@ -92,43 +95,54 @@ def contenders_of(library, dtype, shape, threads):
 
 
 def interleaved(runs, rounds, warmups=2):
-    samples = {name: [] for name in runs}
+    """Milliseconds of wall time, and of CPU time of all threads, of each contender and round."""
+    wall, cpu = ({name: [] for name in runs} for _ in range(2))
     names = list(runs)
     order = random.Random(0)
     for i in range(warmups + rounds):
         order.shuffle(names)
         for name in names:
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             runs[name]()
-            elapsed = (time.perf_counter() - start) * 1e3
+            elapsed = time.perf_counter() - start[0], time.process_time() - start[1]
             if i >= warmups:
-                samples[name].append(elapsed)
-    return samples
+                wall[name].append(elapsed[0] * 1e3)
+                cpu[name].append(elapsed[1] * 1e3)
+    return wall, cpu
+
+
+def against_torch(samples):
+    """The faster of PyTorch's contenders, and how many times its time is batten's."""
+    medians = {n: measure_rules.summary(s)["median_ms"] for n, s in samples.items()}
+    best = min((n for n in medians if n != "batten"), key=medians.get)
+    return best, medians, measure_rules.ratio(samples[best], samples["batten"])
 
 
 def measure(library, dtype, name, threads, rounds):
     runs, errors, receipt = contenders_of(library, dtype, SHAPES[name], threads)
-    samples = interleaved(runs, rounds)
-    medians = {n: measure_rules.summary(s)["median_ms"] for n, s in samples.items()}
-    best = min((n for n in medians if n != "batten"), key=medians.get)
-    ratio = measure_rules.ratio(samples[best], samples["batten"])
-    batch, sq, skv, heads, _ = SHAPES[name]
+    wall, cpu = interleaved(runs, rounds)
+    best, medians, ratio = against_torch(wall)
+    _, cpu_medians, cpu_ratio = against_torch(cpu)
+    batch, sq, skv, heads, kv_heads = SHAPES[name]
     gflops = 4e-6 * batch * sq * skv * heads * HEAD_DIM / medians["batten"]
     exact = errors["batten"] <= EPSILON[dtype]
     print(f"{name:8} {dtype:9} {threads} threads  batten {medians['batten']:8.2f} ms ({gflops:6.1f} GFLOP/s, "
           f"error {errors['batten']:.1e}{'' if exact else ' TOO LARGE'})  {best} {medians[best]:8.2f} ms "
-          f"(error {errors[best]:.1e})  {ratio['median']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]", flush=True)
+          f"(error {errors[best]:.1e})  {ratio['median']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]  "
+          f"CPU time {cpu_ratio['median']:.2f}x [{cpu_ratio['low']:.2f}, {cpu_ratio['high']:.2f}]", flush=True)
     return {
         "shape": name,
         "batch_size": batch, "query_length": sq, "kv_length": skv,
-        "num_heads": heads, "num_kv_heads": SHAPES[name][4], "head_size": HEAD_DIM,
+        "num_heads": heads, "num_kv_heads": kv_heads, "head_size": HEAD_DIM,
         "dtype": dtype,
         "threads": threads,
         "receipt": receipt,
         "errors": errors,
-        "times": {n: measure_rules.summary(s) for n, s in samples.items()},
+        "times": {n: measure_rules.summary(s) for n, s in wall.items()},
+        "median_cpu_ms": cpu_medians,
         "fastest_torch": best,
         "ratio": ratio,
+        "ratio_by_cpu_time": cpu_ratio,
     }, exact
 
 

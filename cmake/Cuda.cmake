@@ -42,9 +42,8 @@ if(BATTEN_WITH_CUDA)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
   set(CMAKE_CUDA_STANDARD 20)
-  # constexpr functions of the host library may be called on the device; 64-bit line tables cost
-  # nothing at run time and make profiles readable.
-  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo>")
+  # constexpr functions of the host library may be called on the device.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
   # ptxas says some things only as a remark that we take as an error: see the script.
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${Python3_EXECUTABLE}"
@@ -77,6 +76,11 @@ function(batten_cuda_sources)
       endif()
     endif()
     set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS ${gencode})
+    if(NOT source MATCHES "/backends/single/")
+      # Line tables cost nothing at run time and make profiles of our kernels readable. Those of
+      # FlashInfer's templates would double the library.
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS -lineinfo)
+    endif()
     if(source MATCHES "/native/sm90/")
       # Registers and spills, for the script.
       set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS "-Xptxas=-v")

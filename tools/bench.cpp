@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <batten/batten.hpp>
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -83,22 +84,21 @@ class Bench {
     check_writable(options.output);
     const std::unique_ptr<Timer> timer = make_timer(report_.device);
     fmt::print("{}\n{}", headline(), ResultLines(options).heading());
-    {
-      Progress progress(cases.size());
-      for (std::size_t i = 0; i < cases.size() && !interrupted(); ++i) {
-        const BenchCase& shape = cases[i];
-        progress.update(i, fmt::format("batch {} q {} kv {}", shape.batch, shape.q, shape.kv));
-        measure_case(shape, kSeed + i * 0x10000, *timer, progress);
-      }
+    std::fflush(stdout);
+    const std::exception_ptr failure = measure_all(cases, *timer);
+    report_.complete = !interrupted() && failure == nullptr;
+    if (!report_.results.empty()) {  // else an earlier file would be replaced by nothing
+      save();
+      fmt::print("{}\nwrote {}\n", summary_text(report_), options.output);
     }
-    report_.complete = !interrupted();
-    save();
-    fmt::print("{}\nwrote {}\n", summary_text(report_), options.output);
     if (interrupted()) {
-      console_.error(fmt::format("interrupted; {} results up to here are in {}",
-                                 report_.results.size(), options.output));
+      console_.error(report_.results.empty()
+                         ? std::string("interrupted before the first result; nothing was written")
+                         : fmt::format("interrupted; {} results up to here are in {}",
+                                       report_.results.size(), options.output));
       return kExitInterrupted;
     }
+    if (failure != nullptr) std::rethrow_exception(failure);
     if (report_.results.empty() || (named_ && !report_.skipped.empty())) {
       console_.error(
           fmt::format("{} of {} measurements were not served, see above; name other "
@@ -120,6 +120,23 @@ class Bench {
                        name_of(o.scope), o.repeats, o.warmups);
   }
 
+  // What goes wrong at one shape must not lose the others' results: it is returned.
+  std::exception_ptr measure_all(const std::vector<BenchCase>& cases, Timer& timer) {
+    Progress progress(cases.size());
+    try {
+      for (std::size_t i = 0; i < cases.size() && !interrupted(); ++i) {
+        const BenchCase& shape = cases[i];
+        progress.update(i, fmt::format("batch {} q {} kv {}", shape.batch, shape.q, shape.kv));
+        measure_case(shape, kSeed + i * 0x10000, timer, progress);
+      }
+    } catch (const Interrupted&) {
+      return nullptr;
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
   // A named backend that is not available ends the run here; one that does not serve the problem is
   // skipped for every shape.
   void create_contenders(const std::vector<BenchCase>& cases) {
@@ -136,7 +153,7 @@ class Bench {
              std::make_unique<Attention>(problem, report_.device,
                                          Options{.backend = backend, .num_threads = o.threads})});
       } catch (const Error& error) {
-        if (error.code() != ErrorCode::Unsupported) throw;
+        if (error.code() != ErrorCode::Unsupported || o.backends.size() == 1) throw;
         for (const BenchCase& shape : cases)
           report_.skipped.push_back({backend, shape, error.what()});
         console_.warning("{}", error.what());
@@ -200,7 +217,7 @@ class Bench {
   // Relative error of the contender's output on the first set.
   double check(Contender& contender, const BenchInputs& inputs, ReferenceRows& reference) {
     const BenchInputs::Set& set = inputs[0];
-    contender.attention->forward(set.q, set.k, set.v, set.out);
+    contender.attention->forward(set.q, set.k, set.v, set.out, {.padding_is_finite = true});
     conformance::synchronize(report_.device);
     return reference.rel_error(inputs.first_output());
   }
@@ -287,7 +304,7 @@ Verb add_bench(CLI::App& parent) {
   app->add_option("--threads", o->threads, "CPU threads [BATTEN_NUM_THREADS, else all]")
       ->type_name("N");
   app->add_flag("--check", o->check,
-                "Compare each output with the float64 reference (sampled rows above 1e12 FLOPs)");
+                "Compare each output with the float64 reference (sampled rows for large shapes)");
   app->add_option("-o,--output", o->output, "JSON file with all samples")
       ->capture_default_str()
       ->type_name("FILE");

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "support/console.hpp"
 #include "support/environment.hpp"
 #include "support/exit_code.hpp"
+#include "support/help.hpp"
 #include "support/interrupt.hpp"
 #include "support/suggest.hpp"
 #include "verbs.hpp"
@@ -36,7 +38,6 @@ not serve the call), 5 verification failed, 130 interrupted, 1 a fault of batten
 
 Environment: BATTEN_BACKEND, BATTEN_NUM_THREADS, BATTEN_LOG_LEVEL, NO_COLOR.)";
 
-constexpr std::size_t kHelpColumn = 30;
 const std::vector<std::string> kLogLevels{"debug", "info", "warning", "error", "off"};
 
 // Option names of `app` for suggestions.
@@ -124,7 +125,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "", "Print the version and exit");
   app.require_subcommand(1);
   app.footer(kFooter);
-  app.get_formatter()->column_width(kHelpColumn);
+  const auto formatter = std::make_shared<HelpFormatter>();
+  app.formatter(formatter);
 
   const std::array<Verb, 4> verbs{add_info(app), add_attend(app), add_verify(app), add_bench(app)};
   // The global options may stand before or after the verb, and every verb's help shows them.
@@ -139,6 +141,7 @@ int run(int argc, char** argv) {
   };
   add_globals(app);
   for (const Verb& verb : verbs) {
+    verb.app->group("Verbs");
     add_globals(*verb.app);
     // Of an option that is given twice the last counts, so that an alias can be overruled.
     for (CLI::Option* option : verb.app->get_options({})) {

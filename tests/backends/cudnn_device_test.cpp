@@ -143,7 +143,9 @@ TEST_F(CudnnDevice, WhatPaddingDoes) {
                       form, values ? "V" : "K", where,
                       d.none() ? "no effect" : "REACHES THE OUTPUT",
                       taken ? "" : "  (batten asks for padding_is_finite)");
-          if (taken) EXPECT_TRUE(d.none()) << form << " " << where << ": " << d.first;
+          if (taken) {
+            EXPECT_TRUE(d.none()) << form << " " << where << ": " << d.first;
+          }
         }
       };
       Scene s = bshd_scene(p, 2, 100, 200, 300);
@@ -189,7 +191,9 @@ TEST_F(CudnnDevice, WhatANeighbourDoes) {
     for (std::size_t i = 0; i < 100 * 256; ++i) nans += std::isnan(s.value(out[i]));
     std::printf("neighbour: %-7s a NaN value of the next sample %s\n", form,
                 nans == 0 ? "no effect" : "REACHES THIS ONE");
-    if (promised(s, form)) EXPECT_EQ(nans, 0);
+    if (promised(s, form)) {
+      EXPECT_EQ(nans, 0);
+    }
   }
 }
 
@@ -256,7 +260,9 @@ TEST_F(CudnnDevice, WhatEmptySamplesDo) {
         }
         if (&kind == kinds) {
           EXPECT_EQ(others, 0) << "rows of the other samples";
-          if (form == Form::packed) EXPECT_EQ(untouched, 20 * 512);
+          if (form == Form::packed) {
+            EXPECT_EQ(untouched, 20 * 512);
+          }
         }
       }
     }
@@ -342,8 +348,12 @@ TEST_F(CudnnDevice, SharedKeysAndOddStrides) {
     Scene s = bshd_scene(make_problem(4, 2, 128, Mask::none), 3, 70, 200);
     s.shape.k.batch = s.shape.v.batch = 0;
     expect_right(s, std::string(form) + " batch stride 0", form);
+    s.problem.mask = Mask::causal;
+    expect_right(s, std::string(form) + " causal, batch stride 0", form);
     s.shape.k.head = s.shape.v.head = 0;
     expect_right(s, std::string(form) + " head stride 0", form);
+    s.shape.v.head = 128;
+    expect_right(s, std::string(form) + " head stride 0 of K alone", form);
     // [B, H, S, D] memory.
     s = bshd_scene(make_problem(4, 2, 128, Mask::causal), 3, 70, 200);
     s.shape.q.row = s.shape.out.row = 128;

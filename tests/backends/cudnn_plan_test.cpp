@@ -24,6 +24,7 @@ struct Queued {
   GraphPointers pointers;
   void* workspace = nullptr;
   Stream stream = nullptr;
+  bool capturing = false;
 };
 Queued g_queued;
 
@@ -37,9 +38,11 @@ class FakeGraph final : public Graph {
     scale = *pointers.scale;
   }
   std::size_t workspace_size() const override { return 1280; }
+  ~FakeGraph() override { ++destroyed; }
   const std::string& kernel() const override { return name_; }
   std::vector<std::uint8_t> serialize() const override { return {}; }
   mutable float scale = 0;
+  static inline int destroyed = 0;
 
  private:
   std::string name_ = "fake_kernel";
@@ -59,6 +62,7 @@ void repair(const Batch&, const Repair& rows, Stream) {
 }
 void* thread_handle(int device) { return reinterpret_cast<void*>(0x100 + device); }
 void set_stream(void*, Stream stream) { g_queued.stream = stream; }
+bool is_capturing(Stream) { return g_queued.capturing; }
 
 namespace {
 
@@ -155,6 +159,22 @@ TEST_F(CudnnPlan, MoreQueriesThanKeysBegin) {
   EXPECT_EQ(g_queued.pointers.k, k);
 }
 
+TEST_F(CudnnPlan, SharedKeysRunOnceOrOnceForEachSample) {
+  Shape s = bshd(3, 4, 6);
+  s.k.batch = s.v.batch = 0;
+  make(problem(), s)->run(s, call(), scratch);
+  EXPECT_EQ(g_queued.steps, Steps{"graph"});
+  EXPECT_EQ(g_queued.pointers.q, q);
+
+  g_queued = {};
+  make(problem(Mask::causal), s)->run(s, call(), scratch);
+  EXPECT_EQ(g_queued.steps, (Steps{"graph", "graph", "graph"}));
+  EXPECT_EQ(g_queued.pointers.q, q + 2 * 4 * 16);
+  EXPECT_EQ(g_queued.pointers.k, k);
+  EXPECT_EQ(g_queued.pointers.out, out + 2 * 4 * 16);
+  EXPECT_EQ(g_queued.pointers.lse, lse + 2 * 4 * 2);
+}
+
 TEST_F(CudnnPlan, PackedIsPreparedIntoTheWorkspace) {
   const Shape s = packed(3, 10, 20, Source::host);
   const auto plan = make(problem(), s);
@@ -222,16 +242,17 @@ TEST_F(CudnnPlan, LengthsAreRepairedWhereRowsSeeNothing) {
   EXPECT_EQ(g_queued.steps, (Steps{"prepare", "graph", "repair"}));
 }
 
-TEST_F(CudnnPlan, ScaleMustBePositive) {
+TEST_F(CudnnPlan, CapturedGraphsOutliveTheirPlan) {
   const Shape s = bshd(2, 4, 6);
-  const auto plan = make(problem(), s);
-  for (const double scale : {0.0, -0.5, 1e-60}) {
-    Call c = call();
-    c.scale = scale;
-    batten::testing::expect_error(ErrorCode::Unsupported, {"cudnn", "scale", "native"},
-                                  [&] { plan->run(s, c, scratch); });
-  }
-  EXPECT_TRUE(g_queued.steps.empty());
+  FakeGraph::destroyed = 0;
+  make(problem(), s)->run(s, call(), scratch);
+  EXPECT_EQ(FakeGraph::destroyed, 1);
+  auto plan = make(problem(), s);
+  g_queued.capturing = true;
+  plan->run(s, call(), scratch);
+  plan->run(s, call(), scratch);
+  plan.reset();
+  EXPECT_EQ(FakeGraph::destroyed, 1);
 }
 
 TEST_F(CudnnPlan, TrivialCallsAskNoGraph) {

@@ -118,6 +118,14 @@ TEST(CudnnShape, DenseIsServedWithoutAPromise) {
   }
 }
 
+TEST(CudnnShape, ScaleMustBePositive) {
+  Shape s = bshd(2, 128, 256);
+  s.scale_is_positive = false;
+  const auto reason = why_not(problem(), s, "", 90, kVersion);
+  ASSERT_TRUE(reason);
+  EXPECT_NE(reason->find("scales above 0"), std::string::npos) << *reason;
+}
+
 TEST(CudnnShape, PaddingNeedsThePromise) {
   Shape s = packed(3, 100, 100);
   EXPECT_NE(refusal(problem(), s).find("padding_is_finite"), std::string::npos);
@@ -283,6 +291,70 @@ TEST(CudnnGraph, PackedNeverDeclaresOneQuery) {
   EXPECT_EQ(g.rows_q, 128);
   EXPECT_EQ(g.diagonal, Diagonal::bottom_right);
   EXPECT_EQ(g.q.batch, 128 * g.q.row);
+}
+
+TEST(CudnnGraph, SharedHeadsAreOneHead) {
+  Shape s = bshd(2, 100, 300);
+  s.k.head = s.v.head = 0;
+  GraphKey g = graph_of(problem(), s);
+  EXPECT_EQ(g.num_k_heads, 1);
+  EXPECT_EQ(g.num_v_heads, 1);
+  EXPECT_EQ(g.k.head, 128);
+  s.v.head = 128;
+  g = graph_of(problem(), s);
+  EXPECT_EQ(g.num_k_heads, 1);
+  EXPECT_EQ(g.num_v_heads, 4);
+}
+
+TEST(CudnnGraph, SharedSamples) {
+  Shape s = bshd(3, 100, 300);
+  s.k.batch = s.v.batch = 0;
+  EXPECT_EQ(sharing_of(problem(), s), Sharing::merged);
+  GraphKey g = graph_of(problem(), s);
+  EXPECT_EQ(g.batch, 1);
+  EXPECT_EQ(g.rows_q, 300);
+  EXPECT_EQ(g.rows_kv, 300);
+  EXPECT_EQ(g.k.batch, 300 * 4 * 128);
+
+  EXPECT_EQ(sharing_of(problem(Mask::causal), s), Sharing::repeated);
+  g = graph_of(problem(Mask::causal), s);
+  EXPECT_EQ(g.batch, 1);
+  EXPECT_EQ(g.rows_q, 100);
+  // More queries than keys: the graph is of the square, as always.
+  Shape tall = bshd(3, 300, 100);
+  tall.k.batch = tall.v.batch = 0;
+  EXPECT_EQ(graph_of(problem(Mask::causal), tall).rows_q, 100);
+
+  Shape apart = s;
+  apart.q.batch += 8;
+  EXPECT_EQ(sharing_of(problem(), apart), Sharing::repeated);
+  Shape only_k = bshd(3, 100, 300);
+  only_k.k.batch = 0;
+  EXPECT_EQ(sharing_of(problem(), only_k), Sharing::repeated);
+  EXPECT_EQ(sharing_of(problem(), bshd(3, 100, 300)), Sharing::none);
+  EXPECT_EQ(sharing_of(problem(), bshd(1, 100, 300)), Sharing::none);
+
+  s.kv_lengths = Source::device;
+  s.padding_is_finite = true;
+  EXPECT_EQ(default_form(problem(), s), Form::packed);
+  EXPECT_EQ(refusal(problem(), s), "");
+  EXPECT_NE(refusal(problem(), s, "lengths").find("share"), std::string::npos);
+}
+
+TEST(CudnnShape, StridesOfZeroThatNoFormStates) {
+  for (Layout Shape::*tensor : {&Shape::q, &Shape::k, &Shape::v}) {
+    Shape s = bshd(2, 100, 256);
+    (s.*tensor).row = 0;
+    EXPECT_NE(refusal(problem(), s).find("stride of 0"), std::string::npos);
+    EXPECT_NE(refusal(problem(), s, "packed").find("stride of 0"), std::string::npos);
+  }
+  Shape s = bshd(2, 100, 256);
+  s.q.head = 0;
+  EXPECT_NE(refusal(problem(), s).find("queries"), std::string::npos);
+  s = bshd(2, 100, 256);
+  s.q.batch = 0;
+  EXPECT_NE(refusal(problem(), s).find("queries"), std::string::npos);
+  EXPECT_EQ(refusal(problem(), s, "packed"), "");
 }
 
 TEST(CudnnGraph, TextTellsKeysApart) {

@@ -326,7 +326,8 @@ TEST(Scratch, MoreThanTheCapIsOutOfMemoryAndNamesBothNumbers) {
   Attention layer({.dtype = f32, .num_heads = 4, .head_dim = 256}, Device::cpu(),
                   {.backend = "cpu", .num_threads = 1 << 20});
   try {
-    layer.prepare({.batch = 1, .q = 4096, .kv = 4096});
+    const TensorView tensor(nullptr, f32, {1, 4096, 4, 256});
+    layer.prepare(tensor, tensor, tensor, tensor);
     ADD_FAILURE() << "reserved it";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::OutOfMemory) << error.what();

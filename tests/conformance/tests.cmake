@@ -4,6 +4,7 @@ batten_add_test(
   conformance_test
   conformance/conformance_test.cpp
   conformance/plain_subject.cpp
+  PUBLIC_API
   LABEL conformance
   LIBRARIES batten_conformance
   TIMEOUT 900)
@@ -12,15 +13,17 @@ batten_add_test(
   conformance/mutation_test.cpp
   conformance/plain_subject.cpp
   WHOLE # the mutants share the cases' expected outputs
+  PUBLIC_API
   LABEL conformance
   LIBRARIES batten_conformance)
-batten_add_test(behaviour_test conformance/behaviour_test.cpp LABEL conformance LIBRARIES
+batten_add_test(behaviour_test conformance/behaviour_test.cpp PUBLIC_API LABEL conformance LIBRARIES
                 batten_conformance)
-batten_add_test(random_test conformance/random_test.cpp LABEL conformance LIBRARIES
+batten_add_test(random_test conformance/random_test.cpp PUBLIC_API LABEL conformance LIBRARIES
                 batten_conformance TIMEOUT 900)
 batten_add_test(
   gpu_conformance_test
   conformance/gpu_conformance_test.cpp
+  PUBLIC_API
   LABEL conformance gpu
   LIBRARIES batten_conformance
   TIMEOUT 900)
@@ -29,6 +32,7 @@ if(BATTEN_WITH_CUDA)
     gpu_behaviour_test
     conformance/gpu_behaviour_test.cpp
     conformance/gpu_large_test.cpp
+    PUBLIC_API
     LABEL conformance gpu
     LIBRARIES batten_conformance
     TIMEOUT 900)

@@ -12,7 +12,7 @@ class Meeting {
   explicit Meeting(int expected) : expected_(expected) {}
 
   // Waits until all that are expected have arrived; false where they do not come in time.
-  bool arrive_and_wait(std::chrono::milliseconds patience = std::chrono::seconds(10)) {
+  bool arrive_and_wait(std::chrono::milliseconds patience = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);
     ++arrived_;
     all_.notify_all();
@@ -23,7 +23,7 @@ class Meeting {
     ++arrived_;
     all_.notify_all();
   }
-  bool wait(std::chrono::milliseconds patience = std::chrono::seconds(10)) {
+  bool wait(std::chrono::milliseconds patience = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);
     return all_.wait_for(lock, patience, [&] { return arrived_ >= expected_; });
   }

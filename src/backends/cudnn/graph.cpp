@@ -135,7 +135,7 @@ class SdpaGraph final : public Graph {
   void restore(void* raw_handle, std::span<const std::uint8_t> bytes) {
     auto* const handle = static_cast<cudnnHandle_t>(raw_handle);
     serialized_.assign(bytes.begin(), bytes.end());
-    check(graph_.deserialize(handle, serialized_), "restoring a plan");
+    deserialize(handle);
     finish(handle);
   }
 
@@ -191,9 +191,9 @@ class SdpaGraph final : public Graph {
         .set_sm_version(arch);
     const Tensor q = tensor(kQ, "q", {b, key_.num_heads, key_.rows_q, key_.head_dim}, key_.q,
                             offsets(kOffsetsQ, "offsets_q"));
-    const Tensor k = tensor(kK, "k", {b, key_.num_kv_heads, key_.rows_kv, key_.head_dim}, key_.k,
+    const Tensor k = tensor(kK, "k", {b, key_.num_k_heads, key_.rows_kv, key_.head_dim}, key_.k,
                             offsets(kOffsetsK, "offsets_k"));
-    const Tensor v = tensor(kV, "v", {b, key_.num_kv_heads, key_.rows_kv, key_.head_dim_v}, key_.v,
+    const Tensor v = tensor(kV, "v", {b, key_.num_v_heads, key_.rows_kv, key_.head_dim_v}, key_.v,
                             offsets(kOffsetsV, "offsets_v"));
     // A value of the call, not of the plan.
     const Tensor scale = graph_.tensor(Tensor_attributes()
@@ -237,6 +237,32 @@ class SdpaGraph final : public Graph {
     if (const Tensor o = offsets(kOffsetsLse, "offsets_lse")) lse->set_ragged_offset(o);
   }
 
+  // The frontend ends by running the plan on memory of its own making, which crashes with a scale
+  // that is a value of the call. In a capture it leaves that out; load() does it right.
+  void deserialize(cudnnHandle_t handle) {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(stream_of(handle), cudaStreamCaptureModeRelaxed),
+               "cudnn: restoring a plan");
+    fe::error_t status;
+    try {
+      status = graph_.deserialize(handle, serialized_);
+    } catch (const std::exception& e) {
+      status = {fe::error_code_t::INVALID_VALUE, e.what()};
+    }
+    const cudaError_t error = cudaStreamEndCapture(stream_of(handle), &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    check(status, "restoring a plan");
+    check_cuda(error, "cudnn: restoring a plan");
+  }
+
+  static cudaStream_t stream_of(cudnnHandle_t handle) {
+    cudaStream_t stream = nullptr;
+    if (cudnnGetStream(handle, &stream) != CUDNN_STATUS_SUCCESS || stream == nullptr) {
+      fail(ErrorCode::Internal, "cuDNN: the handle has no stream to load kernels on");
+    }
+    return stream;
+  }
+
   // What the plan says of itself, and whether it takes our tensors and nothing else; then its
   // kernels.
   void finish(cudnnHandle_t handle) {
@@ -260,10 +286,7 @@ class SdpaGraph final : public Graph {
   // Runs the plan once in a capture that is thrown away: cuDNN then loads its kernels, which it may
   // not do while a caller captures, and prepares what execute() would otherwise prepare lazily.
   void load(cudnnHandle_t handle) {
-    cudaStream_t stream = nullptr;
-    if (cudnnGetStream(handle, &stream) != CUDNN_STATUS_SUCCESS || stream == nullptr) {
-      fail(ErrorCode::Internal, "cuDNN: the handle has no stream to load kernels on");
-    }
+    cudaStream_t const stream = stream_of(handle);
     // Nothing runs, so one piece of memory does for every tensor.
     constexpr std::size_t kTensorBytes = 1 << 16;
     void* memory = nullptr;

@@ -1,7 +1,10 @@
 #include "backends/cudnn/plan.hpp"
 
+#include <atomic>
+#include <mutex>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "backends/cudnn/handle.hpp"
 #include "backends/cudnn/kernels.hpp"
@@ -39,13 +42,22 @@ bool has_unseen_rows(const Batch& batch, const Shape& shape, const Arrays& array
   return false;
 }
 
+// Never destroyed: nobody says when a CUDA graph ends that runs kernels of this one.
+void keep_forever(std::shared_ptr<const Graph> graph) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& graphs = *new std::vector<std::shared_ptr<const Graph>>;
+  const std::lock_guard lock(mutex);
+  graphs.push_back(std::move(graph));
+}
+
 class GraphPlan final : public Plan {
  public:
   GraphPlan(const Problem& problem, const Shape& key, Form form, int device,
-            std::unique_ptr<const Graph> graph, std::string library)
+            std::shared_ptr<const Graph> graph, std::string library)
       : problem_(problem),
         form_(form),
         device_(device),
+        sharing_(form == Form::dense ? sharing_of(problem, key) : Sharing::none),
         graph_(std::move(graph)),
         workspace_(workspace_layout(key.batch, form != Form::dense, form == Form::packed,
                                     static_cast<std::int64_t>(graph_->workspace_size()))) {
@@ -56,18 +68,16 @@ class GraphPlan final : public Plan {
   }
 
   void run(const Shape& shape, const Call& call, void* workspace) const override {
-    const auto scale = static_cast<float>(call.scale);
-    if (!(scale > 0)) {
-      fail(ErrorCode::Unsupported,
-           "backend cudnn: the scale is {}, cuDNN serves scales above 0; use native, cpu or "
-           "reference",
-           call.scale);
-    }
+    const auto scale = static_cast<float>(call.scale);  // above 0: see rules.cpp
     GraphPointers p{
         .q = call.q, .k = call.k, .v = call.v, .out = call.out, .lse = call.lse, .scale = &scale};
     auto* const scratch = static_cast<char*>(workspace);
     void* const handle = thread_handle(device_);
     set_stream(handle, call.stream);
+    if (!kept_.load(std::memory_order_relaxed) && is_capturing(call.stream) &&
+        !kept_.exchange(true)) {
+      keep_forever(graph_);
+    }
     switch (form_) {
       case Form::dense:
         run_dense(shape, call, p, handle, scratch);
@@ -94,7 +104,18 @@ class GraphPlan final : public Plan {
       p.out = advance(p.out, head * shape.out.row, problem_.out_dtype);
       if (p.lse != nullptr) p.lse += head * shape.lse_layout.row;
     }
-    execute(handle, p, scratch);
+    if (sharing_ != Sharing::repeated) {
+      execute(handle, p, scratch);
+      return;
+    }
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      execute(handle, p, scratch);
+      p.q = advance(p.q, shape.q.batch, problem_.dtype);
+      p.k = advance(p.k, shape.k.batch, problem_.dtype);
+      p.v = advance(p.v, shape.v.batch, problem_.dtype);
+      p.out = advance(p.out, shape.out.batch, problem_.out_dtype);
+      if (p.lse != nullptr) p.lse += shape.lse_layout.batch;
+    }
   }
 
   void run_packed(const Shape& shape, const Call& call, GraphPointers p, void* handle,
@@ -145,7 +166,9 @@ class GraphPlan final : public Plan {
   Problem problem_;
   Form form_;
   int device_;
-  std::unique_ptr<const Graph> graph_;
+  Sharing sharing_;
+  std::shared_ptr<const Graph> graph_;
+  mutable std::atomic<bool> kept_ = false;
   WorkspaceLayout workspace_;
 };
 
@@ -176,7 +199,7 @@ class TrivialPlan final : public Plan {
 }  // namespace
 
 std::shared_ptr<const Plan> make_graph_plan(const Problem& problem, const Shape& key, Form form,
-                                            int device, std::unique_ptr<const Graph> graph,
+                                            int device, std::shared_ptr<const Graph> graph,
                                             std::string library) {
   return std::make_shared<GraphPlan>(problem, key, form, device, std::move(graph),
                                      std::move(library));

@@ -11,9 +11,10 @@
 
 namespace batten::impl::cudnn {
 
-// A plan over a graph. `key` is plan_key()'s answer.
+// A plan over a graph. `key` is plan_key()'s answer. A plan that was captured keeps its graph for
+// the rest of the process: the CUDA graph may be replayed after the plan cache let go of the plan.
 std::shared_ptr<const Plan> make_graph_plan(const Problem& problem, const Shape& key, Form form,
-                                            int device, std::unique_ptr<const Graph> graph,
+                                            int device, std::shared_ptr<const Graph> graph,
                                             std::string library);
 
 // The plan of calls without any key: it writes zeros.

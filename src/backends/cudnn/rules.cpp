@@ -31,7 +31,39 @@ bool loads_padding(const Shape& s, Form form) noexcept {
   return true;
 }
 
+constexpr bool shares_samples(const Shape& s) noexcept {
+  return !s.packed && s.batch > 1 && (s.k.batch == 0 || s.v.batch == 0);
+}
+
+// Whether all samples' rows lie one after another.
+constexpr bool is_one_run(const Layout& layout, std::int64_t rows) noexcept {
+  return layout.batch == rows * layout.row;
+}
+
+// A stride of 0 that no form states, or nothing.
+const char* repeated_rows(const Problem& p, const Shape& s, Form form) noexcept {
+  const bool one_query = form != Form::packed && s.max_q == 1;
+  if (s.q.row == 0 && !one_query) return "queries";
+  if (s.q.head == 0 && p.num_heads > 1) return "queries";
+  if (s.q.batch == 0 && form != Form::packed && s.batch > 1 &&
+      sharing_of(p, s) != Sharing::repeated) {
+    return "queries";
+  }
+  const bool one_key = form != Form::packed && s.max_kv == 1;
+  if (s.k.row == 0 && !one_key) return "keys";
+  if (s.v.row == 0 && !one_key) return "values";
+  return nullptr;
+}
+
 }  // namespace
+
+Sharing sharing_of(const Problem& problem, const Shape& shape) noexcept {
+  if (!shares_samples(shape)) return Sharing::none;
+  const bool mergeable = problem.mask == Mask::none && shape.k.batch == 0 && shape.v.batch == 0 &&
+                         is_one_run(shape.q, shape.max_q) && is_one_run(shape.out, shape.max_q) &&
+                         (!shape.lse || is_one_run(shape.lse_layout, shape.max_q));
+  return mergeable ? Sharing::merged : Sharing::repeated;
+}
 
 std::string version_text(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
@@ -62,6 +94,7 @@ Form default_form(const Problem& problem, const Shape& shape) noexcept {
   // A sample may have more queries than keys. Only token offsets can leave its first rows out.
   const bool may_have_head = shape.kv_lengths != Source::none || shape.max_q > shape.max_kv;
   if (problem.mask == Mask::causal && may_have_head) return Form::packed;
+  if (shares_samples(shape)) return Form::packed;
   return Form::lengths;
 }
 
@@ -118,6 +151,13 @@ std::optional<std::string> why_not(const Problem& p, const Shape& s, std::string
     return "the lengths form does not serve bottom-right causal with more queries than keys; "
            "cudnn:dense does";
   }
+  if (form == Form::lengths && shares_samples(s)) {
+    return "the lengths form does not serve keys that all samples share (stride 0); cudnn:packed "
+           "does";
+  }
+  if (const char* what = repeated_rows(p, s, form)) {
+    return fmt::format("{} with a stride of 0, which cuDNN's tensor maps do not have", what);
+  }
   if (form == Form::packed && arch < 90 && version < kRaggedBelowSm90) {
     return fmt::format("cuDNN {} takes token offsets on sm90 and newer; {} takes them on sm{}",
                        version_text(version), version_text(kRaggedBelowSm90), arch);
@@ -172,7 +212,9 @@ GraphKey graph_key(const Problem& p, const Shape& key, Form form) {
   GraphKey g;
   g.dtype = p.dtype;
   g.num_heads = p.num_heads;
-  g.num_kv_heads = p.num_kv_heads;
+  // Heads that share one are one: the same answer, and a stride that tensor maps have.
+  g.num_k_heads = key.k.head == 0 ? 1 : p.num_kv_heads;
+  g.num_v_heads = key.v.head == 0 ? 1 : p.num_kv_heads;
   g.head_dim = p.head_dim;
   g.head_dim_v = p.head_dim_v;
   g.batch = key.batch;
@@ -185,9 +227,21 @@ GraphKey graph_key(const Problem& p, const Shape& key, Form form) {
   g.v = key.v;
   g.out = key.out;
   g.lse_layout = key.lse_layout;
+  if (g.k.head == 0) g.k.head = p.head_dim;
+  if (g.v.head == 0) g.v.head = p.head_dim_v;
   if (p.mask == Mask::causal) g.diagonal = Diagonal::bottom_right;
   if (p.mask == Mask::causal_top_left) g.diagonal = Diagonal::top_left;
 
+  const Sharing sharing = form == Form::dense ? sharing_of(p, key) : Sharing::none;
+  if (sharing != Sharing::none) {
+    if (sharing == Sharing::merged) g.rows_q *= g.batch;
+    g.batch = 1;
+    for (auto [layout, rows] :
+         {std::pair{&g.q, g.rows_q}, std::pair{&g.k, g.rows_kv}, std::pair{&g.v, g.rows_kv},
+          std::pair{&g.out, g.rows_q}, std::pair{&g.lse_layout, g.rows_q}}) {
+      layout->batch = rows * layout->row;
+    }
+  }
   if (form == Form::dense) {
     if (p.mask == Mask::causal) g.rows_q -= dense_head_rows(p.mask, key);
     // Keys past the last query are never seen.
@@ -215,12 +269,12 @@ std::string GraphKey::text() const {
     return fmt::format("{},{},{}", l.batch, l.row, l.head);
   };
   return fmt::format(
-      "{} heads={}/{} dim={}/{} batch={} rows={}/{} form={} diagonal={} lse={} q={} k={} v={} "
+      "{} heads={}/{}/{} dim={}/{} batch={} rows={}/{} form={} diagonal={} lse={} q={} k={} v={} "
       "out={} "
       "lse_strides={}",
-      batten::name_of(dtype), num_heads, num_kv_heads, head_dim, head_dim_v, batch, rows_q, rows_kv,
-      name_of(form), static_cast<int>(diagonal), lse ? 1 : 0, strides(q), strides(k), strides(v),
-      strides(out), strides(lse_layout));
+      batten::name_of(dtype), num_heads, num_k_heads, num_v_heads, head_dim, head_dim_v, batch,
+      rows_q, rows_kv, name_of(form), static_cast<int>(diagonal), lse ? 1 : 0, strides(q),
+      strides(k), strides(v), strides(out), strides(lse_layout));
 }
 
 }  // namespace batten::impl::cudnn

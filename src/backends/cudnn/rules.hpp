@@ -28,6 +28,15 @@ enum class Form : std::int8_t {
 const char* name_of(Form form) noexcept;
 std::optional<Form> parse_form(std::string_view name) noexcept;
 
+// How the dense form states keys or values that all samples share (batch stride 0): TMA's tensor
+// maps have no stride 0.
+enum class Sharing : std::int8_t {
+  none,      // each sample has its own
+  merged,    // all queries are of one sample
+  repeated,  // the graph is of one sample and runs once for each
+};
+Sharing sharing_of(const Problem& problem, const Shape& shape) noexcept;
+
 // The mask of a cuDNN graph; `bottom_right` only where no sample has more queries than keys.
 enum class Diagonal : std::int8_t { none, top_left, bottom_right };
 
@@ -60,7 +69,8 @@ std::int64_t bucket(std::int64_t length) noexcept;
 struct GraphKey {
   DType dtype = DType::none;
   std::int32_t num_heads = 0;
-  std::int32_t num_kv_heads = 0;
+  std::int32_t num_k_heads = 0;
+  std::int32_t num_v_heads = 0;
   std::int32_t head_dim = 0;
   std::int32_t head_dim_v = 0;
   std::int64_t batch = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "backends/single/finish.hpp"
 #include "backends/single/items.hpp"
@@ -146,7 +147,9 @@ class SinglePlan : public Plan {
     Launch launch;
     launch.num_heads = problem_.num_heads;
     launch.num_kv_heads = problem_.num_kv_heads;
-    launch.scale = static_cast<float>(call.scale);
+    // The kernels flush denormals, and a factor of 0 turns masked scores of -inf into NaN. At
+    // either value all scores are 0 to any precision that a weight has.
+    launch.scale = std::max(static_cast<float>(call.scale), std::numeric_limits<float>::min());
     // Keys and values that all heads share are those of one head. A dimension of one has no stride,
     // whatever the caller says; a tensor map wants a decent number there all the same.
     if (shape.k.head == 0 && shape.v.head == 0) launch.num_kv_heads = 1;
