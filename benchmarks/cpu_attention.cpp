@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -247,9 +248,13 @@ void run_threads(const Options& options, int threads, json& results) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  json document = {{"environment", {{"cpu", cpu_name()}, {"cpus", batten::impl::available_cpus()}}},
-                   {"rounds", options.rounds},
-                   {"results", json::array()}};
+  double load = 0;
+  getloadavg(&load, 1);  // near 0: wall time can be trusted
+  json document = {
+      {"environment",
+       {{"cpu", cpu_name()}, {"cpus", batten::impl::available_cpus()}, {"load_average", load}}},
+      {"rounds", options.rounds},
+      {"results", json::array()}};
   for (const std::int64_t threads : options.threads) {
     run_threads(options, static_cast<int>(threads), document["results"]);
   }

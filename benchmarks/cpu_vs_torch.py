@@ -15,6 +15,7 @@ run with --threads 1 (with more, the time in which a thread spins for another co
 import argparse
 import json
 import math
+import os
 import pathlib
 import platform
 import random
@@ -156,6 +157,7 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=RESULTS / "vs_torch.json")
     options = parser.parse_args()
 
+    load = os.getloadavg()[0]  # near 0: wall time can be trusted
     torch.set_num_threads(options.threads)
     library = batten_capi.load(options.library)
     results, exact = [], True
@@ -169,6 +171,7 @@ def main():
         "environment": {
             "cpu": cpu_name(), "threads": options.threads, "torch": torch.__version__,
             "batten": library.batten_version().decode(), "date": time.strftime("%Y-%m-%d"),
+            "load_average": load,
         },
         "timing_scope": "call",
         "rounds": options.rounds,

@@ -195,6 +195,19 @@ def run_shape(shape, names, library, rounds):
     return results
 
 
+def parse_shape(text):
+    """B,Sq,Skv,Hq,Hkv[,causal]"""
+    *numbers, last = text.split(",")
+    causal = last == "causal"
+    try:
+        batch, sq, skv, hq, hkv = (int(n) for n in (numbers if causal else [*numbers, last]))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: expected B,Sq,Skv,Hq,Hkv[,causal]") from None
+    if min(batch, sq, skv, hq, hkv) < 1 or hq % hkv:
+        raise argparse.ArgumentTypeError(f"{text}: sizes are at least 1, and Hq is a multiple of Hkv")
+    return batch, sq, skv, hq, hkv, causal
+
+
 def describe(results):
     first = results[0]
     cells = []
@@ -214,6 +227,8 @@ def main():
                         default=[*CONTENDERS, "batten:cudnn", "batten:cudnn:packed", "batten:cudnn:lengths",
                                  "batten:single"],
                         help="contenders; batten's as batten:NAME")
+    parser.add_argument("--shape", nargs="+", type=parse_shape, default=[], metavar="B,SQ,SKV,HQ,HKV[,causal]",
+                        help="shapes of your own, instead of --shapes")
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds, at least 15 for a ratio")
     parser.add_argument("--library", help="libbatten.so (default: BATTEN_LIBRARY, then this checkout's build)")
     parser.add_argument("--output", default="results/peers.json")
@@ -229,7 +244,7 @@ def main():
     library = batten_capi.load(arguments.library)
     torch.manual_seed(0)
     results = []
-    for shape in (s for group in arguments.shapes for s in SHAPES[group]):
+    for shape in arguments.shape or [s for group in arguments.shapes for s in SHAPES[group]]:
         shape_results = run_shape(shape, arguments.backends, library, arguments.rounds)
         print(describe(shape_results), flush=True)
         results += shape_results

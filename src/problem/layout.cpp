@@ -50,9 +50,7 @@ std::intptr_t period_outside(const Extent& v, unsigned inner) noexcept {
   std::intptr_t period = 0;
   const auto dimensions = dimensions_of(v);
   for (unsigned i = 0; i < kDimensions; ++i) {
-    if ((inner >> i & 1u) == 0 && dimensions[i].count > 1) {
-      period = std::gcd(period, dimensions[i].stride);
-    }
+    if ((inner >> i & 1u) == 0) period = std::gcd(period, dimensions[i].stride);
   }
   return period;
 }

@@ -327,7 +327,7 @@ TEST(Scratch, MoreThanTheCapIsOutOfMemoryAndNamesBothNumbers) {
                   {.backend = "cpu", .num_threads = 1 << 20});
   try {
     const TensorView tensor(nullptr, f32, {1, 4096, 4, 256});
-    layer.prepare(tensor, tensor, tensor, tensor);
+    layer.prepare(tensor, tensor, tensor, tensor, {.scale = 1.0});
     ADD_FAILURE() << "reserved it";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::OutOfMemory) << error.what();

@@ -29,7 +29,7 @@ TEST(ThreadPool, SlotsAreNeverShared) {
   constexpr int kThreads = 4;
   std::atomic<int> inside[kThreads] = {};
   std::atomic<bool> shared{false};
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < 10; ++round) {
     parallel_for(64, kThreads, [&](std::int64_t, int slot) {
       ASSERT_GE(slot, 0);
       ASSERT_LT(slot, kThreads);

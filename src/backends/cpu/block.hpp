@@ -59,9 +59,10 @@ struct Kernel {
   void (*attend_bf16_dot)(const Block& block, void* scratch) = nullptr;
 };
 
-// Whether this CPU multiplies pairs of bf16, and whether that is faster than fp32. Zen 4 and later
-// do twice as many multiply-adds; Intel's cores from Cooper Lake on as many, and Sapphire and
-// Emerald Rapids half as many (measured: docs/performance/cpu.md).
+// Whether this CPU multiplies pairs of bf16, and whether that is taken to be faster than fp32. On
+// Intel's Emerald Rapids it is half as fast (measured: docs/performance/cpu.md), and no other Intel
+// core is trusted to be better; AMD's Zen 4 and later are said to do twice as many multiply-adds
+// so.
 enum class DotOfPairs { missing, slow, fast };
 DotOfPairs bf16_dot();
 

@@ -1,0 +1,104 @@
+// The parts of the command that have rules of their own: percentiles, suggestions, random inputs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "half.hpp"
+#include "support/normal.hpp"
+#include "support/statistics.hpp"
+#include "support/suggest.hpp"
+#include "support/table.hpp"
+
+namespace batten::tools {
+namespace {
+
+std::vector<double> count_to(int n) {
+  std::vector<double> values;
+  for (int i = 0; i < n; ++i) values.push_back((i * 7919) % n);  // 0 ... n-1, shuffled
+  return values;
+}
+
+TEST(Statistics, PercentileIsTheElementNearestToTheRank) {
+  EXPECT_EQ(percentile(count_to(101), 0.2), 20);
+  EXPECT_EQ(percentile(count_to(100), 0.2), 20);  // 19.8
+  EXPECT_EQ(median(count_to(100)), 50);           // 49.5: Python rounds ties to even
+  EXPECT_EQ(median(count_to(2)), 0);              // 0.5
+  EXPECT_EQ(median({7}), 7);
+  EXPECT_TRUE(std::isnan(median({})));
+}
+
+// Ranks from tables of the sign test: for n = 15 the 4th and the 12th value.
+TEST(Statistics, MedianIntervalIsTheSignTests) {
+  const auto ranks = [](int n) {
+    const MedianInterval m = median_interval(count_to(n));
+    return std::vector<double>{m.low, m.high};
+  };
+  EXPECT_EQ(ranks(15), (std::vector<double>{3, 11}));
+  EXPECT_EQ(ranks(20), (std::vector<double>{5, 14}));
+  EXPECT_EQ(ranks(100), (std::vector<double>{39, 60}));
+  EXPECT_EQ(ranks(6), (std::vector<double>{0, 5}));
+  EXPECT_EQ(ranks(3), (std::vector<double>{0, 2}));  // too few: the whole range
+  EXPECT_EQ(ranks(1), (std::vector<double>{0, 0}));
+  // The approximation for many values continues the exact rule.
+  const MedianInterval many = median_interval(count_to(501));
+  EXPECT_NEAR(many.low, 228, 1.5);
+  EXPECT_NEAR(many.high, 272, 1.5);
+}
+
+TEST(Suggest, WordsAndTensors) {
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);
+  EXPECT_EQ(nearest_word("cuddn", {"native", "cudnn", "cpu"}), "cudnn");
+  EXPECT_EQ(nearest_word("torch", {"native", "cudnn", "cpu"}), "");
+  EXPECT_EQ(nearest_tensor("q", {"k", "query", "value"}), "query");
+  EXPECT_EQ(nearest_tensor("q", {"blocks.0.q", "Q"}), "Q");
+  EXPECT_EQ(nearest_tensor("v", {"hidden", "mask"}), "");
+  EXPECT_EQ(nearest_tensor("out", {"otu", "expected"}), "");
+}
+
+class Normal : public testing::TestWithParam<DType> {};
+
+TEST_P(Normal, HasTheMomentsOfTheStandardNormal) {
+  constexpr std::size_t kCount = 3'000'001;  // several blocks, the last one odd
+  std::vector<std::byte> bytes(kCount * size_of(GetParam()));
+  fill_normal(bytes, GetParam(), 1);
+  std::vector<float> values(kCount);
+  conformance::decode(GetParam(), bytes.data(), values);
+  double sum = 0;
+  double square = 0;
+  double fourth = 0;
+  double lag = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const double x = values[i];
+    sum += x;
+    square += x * x;
+    fourth += x * x * x * x;
+    if (i > 0) lag += x * static_cast<double>(values[i - 1]);
+  }
+  constexpr double kN = kCount;
+  EXPECT_NEAR(sum / kN, 0, 0.005);
+  EXPECT_NEAR(square / kN, 1, 0.01);
+  EXPECT_NEAR(fourth / kN, 3, 0.05);
+  EXPECT_NEAR(lag / kN, 0, 0.005);
+  std::vector<std::byte> again(bytes.size());
+  fill_normal(again, GetParam(), 1);
+  EXPECT_EQ(again, bytes);
+  fill_normal(again, GetParam(), 2);
+  EXPECT_NE(again, bytes);
+}
+INSTANTIATE_TEST_SUITE_P(DTypes, Normal, testing::Values(DType::f32, DType::f16, DType::bf16),
+                         [](const auto& p) { return std::string(name_of(p.param)); });
+
+TEST(Table, AlignsAndLeavesNoTrailingBlanks) {
+  Table table({{"name"}, {"n", Align::right}, {"note"}});
+  table.add({"cpu", "12", ""});
+  table.add({"référence", "3", "ok"});
+  EXPECT_EQ(table.str(),
+            "name        n  note\n"
+            "cpu        12\n"
+            "référence   3  ok\n");
+}
+
+}  // namespace
+}  // namespace batten::tools
