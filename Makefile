@@ -46,7 +46,7 @@ bench: ## Run the benchmarks of this machine into results/
 fuzz: ## Fuzz each parser for FUZZ_SECONDS (60)
 	@scripts/setup.sh build fuzz
 	cmake --preset fuzz
-	$(BUILD) fuzz
+	$(BUILD) fuzz --target fuzzers
 	scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS)
 
 lint: ## clang-format, clang-tidy, codespell, and the rules of the house

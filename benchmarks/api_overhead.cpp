@@ -1,5 +1,6 @@
-// What the public call adds to the backend's own: the same plan run directly and through
-// batten::Attention::forward, in turns, an event pair around each call. On a machine with a GPU:
+// What the public call adds to the backend's own: the same plan run directly, through
+// batten_forward without a receipt, and through batten::Attention::forward, in turns, an event pair
+// around each call. On a machine with a GPU:
 //
 //   api_overhead [backend...] > results/api_overhead.json
 #include <cuda_runtime.h>
@@ -115,22 +116,28 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
              "cudaMalloc");
 
   const auto run_raw = [&] { plan->run(call.shape, call.call, workspace); };
+  const auto run_abi = [&] {
+    batten::capi::check(batten_forward(attention.handle(), &raw_call, nullptr));
+  };
   const auto run_api = [&] {
     attention.forward(q_view, k_view, v_view, out_view,
                       {.padding_is_finite = true, .stream = stream});
   };
-  Samples raw, api;
+  Samples raw, abi, api;
   for (int i = 0; i < kWarmups + kRepeats; ++i) {
-    if (i == kWarmups) raw = api = {};
+    if (i == kWarmups) raw = abi = api = {};
     raw.add(stream, begin, end, run_raw);
+    abi.add(stream, begin, end, run_abi);
     api.add(stream, begin, end, run_api);
   }
-  const double raw_ms = median(raw.gpu_ms), api_ms = median(api.gpu_ms);
-  fmt::print(stderr,
-             "{:16} B{:<2} {:>4}x{}: raw {:8.2f} us, forward {:8.2f} us, {:+.2f} %; host {:.2f} "
-             "and {:.2f} us\n",
-             backend_name, batch, q_rows, kv_rows, raw_ms * 1e3, api_ms * 1e3,
-             (api_ms / raw_ms - 1) * 100, median(raw.host_us), median(api.host_us));
+  const double raw_ms = median(raw.gpu_ms), abi_ms = median(abi.gpu_ms),
+               api_ms = median(api.gpu_ms);
+  fmt::print(
+      stderr,
+      "{:16} B{:<2} {:>4}x{}: plan {:8.2f} us, batten_forward {:+.2f} %, forward {:+.2f} %; host "
+      "{:.2f}, {:.2f}, {:.2f} us\n",
+      backend_name, batch, q_rows, kv_rows, raw_ms * 1e3, (abi_ms / raw_ms - 1) * 100,
+      (api_ms / raw_ms - 1) * 100, median(raw.host_us), median(abi.host_us), median(api.host_us));
   (void)cudaFree(workspace);
   (void)cudaStreamDestroy(stream);
   (void)cudaEventDestroy(begin);
@@ -140,9 +147,12 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
           {"query_length", q_rows},
           {"kv_length", kv_rows},
           {"raw_median_ms", raw_ms},
+          {"abi_median_ms", abi_ms},
           {"forward_median_ms", api_ms},
+          {"abi_overhead_percent", (abi_ms / raw_ms - 1) * 100},
           {"overhead_percent", (api_ms / raw_ms - 1) * 100},
           {"raw_host_us", median(raw.host_us)},
+          {"abi_host_us", median(abi.host_us)},
           {"forward_host_us", median(api.host_us)}};
 }
 

@@ -139,7 +139,7 @@ def make_sets(shape):
              torch.full((batch, sq, hq, HEAD_DIM), float("nan"), **options)] for _ in range(count)]
 
 
-def environment(library):
+def environment(library, command):
     properties = torch.cuda.get_device_properties(0)
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False,
                          cwd=os.path.dirname(os.path.abspath(__file__)))
@@ -156,7 +156,7 @@ def environment(library):
         "batten": library.batten_version().decode(),
         "git": os.environ.get("BATTEN_GIT", git.stdout.strip()),
         "date": datetime.date.today().isoformat(),
-        "command": "python " + " ".join(sys.argv),
+        "command": command,
     }
 
 
@@ -242,6 +242,9 @@ def main():
         print("peers: error: no CUDA device; run on a machine with a GPU", file=sys.stderr)
         return 4
     library = batten_capi.load(arguments.library)
+    # What was measured; where the file went is nobody's business.
+    command = " ".join(["python benchmarks/peers.py"] + [a for i, a in enumerate(sys.argv[1:], 1)
+                                                         if "--output" not in (a, sys.argv[i - 1])])
     torch.manual_seed(0)
     results = []
     for shape in arguments.shape or [s for group in arguments.shapes for s in SHAPES[group]]:
@@ -249,7 +252,7 @@ def main():
         print(describe(shape_results), flush=True)
         results += shape_results
         torch.cuda.empty_cache()
-    payload = {"environment": environment(library), "timing_scope": "graph", "warmups": 2, "repeats": arguments.rounds,
+    payload = {"environment": environment(library, command), "timing_scope": "graph", "warmups": 2, "repeats": arguments.rounds,
                "results": results}
     os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
     partial = arguments.output + ".partial"

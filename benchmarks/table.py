@@ -50,8 +50,8 @@ def ratio_cell(ours, other, ratios):
     return f"{r['median']:.3f} ({r['low']:.3f}-{r['high']:.3f})"
 
 
-def table(rows, of, against):
-    backends = list(dict.fromkeys(b for results in rows.values() for b in results))
+def table(rows, of, against, columns):
+    backends = columns or list(dict.fromkeys(b for results in rows.values() for b in results))
     backends = [b for b in backends if any("median_ms" in r.get(b, {}) for r in rows.values())]
     lines = ["| " + " | ".join(["B", "Sq", "Skv", "heads", "mask"] + [f"{b} µs" for b in backends]
                                + [f"{of} vs {a}" for a in against]) + " |"]
@@ -74,8 +74,17 @@ def main():
     parser.add_argument("files", nargs="+")
     parser.add_argument("--of", default="batten:cudnn", help="the backend whose speed the ratios state")
     parser.add_argument("--against", nargs="*", default=["torch:cudnn"], help="the backends it is compared with")
+    parser.add_argument("--columns", nargs="*", help="the backends whose times are shown (default: all)")
+    parser.add_argument("--where", nargs="*", default=[], metavar="KEY=NUMBER",
+                        help=f"only shapes with these values, of {', '.join(SHAPE_KEYS[:6])}")
     arguments = parser.parse_args()
-    print(table(load(arguments.files), arguments.of, arguments.against))
+    rows = load(arguments.files)
+    for condition in arguments.where:
+        key, _, value = condition.partition("=")
+        if key not in SHAPE_KEYS or not value.isdigit():
+            parser.error(f"--where {condition}: expected KEY=NUMBER, KEY one of {', '.join(SHAPE_KEYS[:6])}")
+        rows = {k: r for k, r in rows.items() if k[SHAPE_KEYS.index(key)] == int(value)}
+    print(table(rows, arguments.of, arguments.against, arguments.columns))
     return 0
 
 

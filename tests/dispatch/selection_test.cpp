@@ -105,6 +105,17 @@ TEST_F(SelectionTest, AShapeThatIsNotServedFailsInTheCallWithTheBackendsThatCoul
   }
 }
 
+TEST_F(SelectionTest, AFormThatDoesNotServeIsNotOfferedAgain) {
+  cudnn.answers().why_not_shape = [](const impl::Problem&, const impl::Shape&, Device,
+                                     const impl::BackendOptions& options) {
+    return options.form == "packed" ? std::optional<std::string>("not packed") : std::nullopt;
+  };
+  auto a = attention("cudnn:packed");
+  expect_error(ErrorCode::Unsupported,
+               {"not packed", "backends that do: native, single, reference"},
+               [&] { (void)forward(a, call_.raw); });
+}
+
 TEST_F(SelectionTest, ANamedBackendNeverFallsBack) {
   cudnn.refuse_shapes("no");
   auto refuses = attention("cudnn");

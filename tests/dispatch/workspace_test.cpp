@@ -116,10 +116,12 @@ TEST_F(WorkspaceTest, ALeaseMovesAndEndsOnce) {
   EXPECT_EQ(moved.data(), block);
   EXPECT_EQ(lease.data(), nullptr);      // NOLINT: what a moved-from lease holds
   moved = pool_.acquire(kGpu, b, kKiB);  // gives a's back
-  EXPECT_EQ(pool_.acquire(kGpu, a, kKiB).data(), block);
+  pool_.trim();
+  EXPECT_FALSE(devices_->owns(block, kKiB, 0)) << "a's was idle";
+  EXPECT_TRUE(devices_->owns(moved.data(), kKiB, 0)) << "b's is not";
   WorkspaceLease& same = moved;
   moved = std::move(same);
-  EXPECT_NE(moved.data(), nullptr);
+  EXPECT_TRUE(devices_->owns(moved.data(), kKiB, 0));
 }
 
 TEST_F(WorkspaceTest, StatisticsSayWhatEachStreamHolds) {

@@ -295,6 +295,26 @@ TEST(ValidateCall, TheCpuTakesNegativeStridesAndOddAddresses) {
   EXPECT_EQ(validated(call).shape.k.row, 131);
 }
 
+TEST(ValidateCall, TheGpuTakesStridesOfSixteenBytes) {
+  TestCall half(good_problem(), Device::cuda(0));
+  half.q.strides[2] = 64 + 8;
+  half.q.strides[1] = 4 * 72 + 8;
+  half.q.strides[0] = 5 * half.q.strides[1] + 8;
+  EXPECT_EQ(validated(half).shape.q, (Layout{5 * 296 + 8, 296, 72}));
+  TestCall single(good_problem(DType::f32), Device::cuda(0));
+  single.k.strides[2] = 64 + 4;
+  single.k.strides[1] = 2 * 68;
+  EXPECT_EQ(validated(single).shape.k.head, 68);
+}
+
+TEST(ValidateCall, TheStrideOfASingleLengthMeansNothing) {
+  TestCall call(good_problem(), Device::cpu(), {.batch = 1, .q = 5, .kv = 7});
+  call.with_q_lengths({3}).with_kv_lengths({4});
+  call.q_lengths.strides[0] = 7;
+  call.kv_lengths.strides[0] = 0;
+  EXPECT_NO_THROW((void)validated(call));
+}
+
 TEST(ValidateCall, TheGpuTakesAnyLseLayout) {
   TestCall call(good_problem(), Device::cuda(0));
   call.with_lse();

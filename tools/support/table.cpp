@@ -34,6 +34,7 @@ std::string line(const std::vector<Table::Column>& columns, const std::vector<Ta
 
 std::vector<Table::Cell> titles(const std::vector<Table::Column>& columns) {
   std::vector<Table::Cell> cells;
+  cells.reserve(columns.size());
   for (const Table::Column& column : columns) cells.emplace_back(column.title, Color::bold);
   return cells;
 }
