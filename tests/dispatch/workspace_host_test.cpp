@@ -91,6 +91,17 @@ TEST_F(HostWorkspaceTest, CallsInFlightHaveDistinctBlocks) {
   }
 }
 
+TEST_F(HostWorkspaceTest, ALeaseThatIsAssignedOverEnds) {
+  WorkspaceLease lease = pool_.acquire(kCpu, nullptr, kKiB);
+  lease = pool_.acquire(kCpu, nullptr, kKiB);
+  EXPECT_EQ(pool_.statistics().size(), 1u) << "the first block is idle";
+  impl::Stream stream = devices_->create_stream();
+  devices_->begin_capture(stream);
+  lease = pool_.acquire(kGpu, stream, kKiB);
+  lease = {};
+  EXPECT_EQ(devices_->counts().graph_frees, 1);
+}
+
 TEST_F(HostWorkspaceTest, TheStreamOfACpuCallMeansNothing) {
   int stream = 0;
   void* block = pool_.acquire(kCpu, &stream, kKiB).data();
