@@ -80,7 +80,11 @@ class Attend {
       : options_(options), console_(console), input_(options.input) {}
 
   int run() {
-    { const io::AtomicFile probe(options_.output); }  // fails now, not after the work
+    // Fails now, not after the work. A pipe's reader would take the probe's end for the file's.
+    if (const auto status = std::filesystem::status(options_.output);
+        !std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
+      const io::AtomicFile probe(options_.output);
+    }
     const LibraryInfo info = library_info();
     if (!options_.backend.empty()) check_backend_name("--backend", options_.backend, info);
     device_ = choose_device(options_.device, options_.backend, input_.dtype(), info);

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 
 #include "core/env.hpp"
 #include "core/error.hpp"
@@ -29,8 +31,7 @@ spdlog::level::level_enum spdlog_level(int level) {
   }
 }
 
-int level_from_environment() {
-  const auto text = environment("BATTEN_LOG_LEVEL");
+int level_from_environment(const std::optional<std::string>& text) {
   if (text == "debug") return BATTEN_LOG_DEBUG;
   if (text == "info") return BATTEN_LOG_INFO;
   if (text == "error") return BATTEN_LOG_ERROR;
@@ -39,7 +40,7 @@ int level_from_environment() {
 }
 
 struct Logger {
-  std::atomic<int> level{level_from_environment()};
+  std::atomic<int> level{BATTEN_LOG_WARNING};
   std::mutex mutex;  // guards callback and user
   batten_log_callback callback = nullptr;
   void* user = nullptr;
@@ -49,6 +50,11 @@ struct Logger {
   Logger() {
     output.set_level(spdlog::level::trace);
     output.set_pattern("[batten] [%l] %v");
+    const auto text = environment("BATTEN_LOG_LEVEL");
+    level = level_from_environment(text);
+    if (text && level == BATTEN_LOG_WARNING && text != "warning") {
+      output.warn("BATTEN_LOG_LEVEL={}: expected debug, info, warning, error or off", *text);
+    }
   }
 };
 

@@ -73,7 +73,8 @@ void merge(const batten_tensor& out, const batten_tensor& lse, const batten_tens
     return;
   }
 #if BATTEN_WITH_CUDA
-  if (const int count = device_runtime().device_count(); device.index >= count) {
+  if (const int count = device_runtime().device_count();
+      device.index < 0 || device.index >= count) {
     fail(ErrorCode::Unavailable, "merge: {}: there are {} CUDA devices", device.str(), count);
   }
   const DeviceGuard guard(device);

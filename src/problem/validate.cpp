@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "core/error.hpp"
 #include "problem/tensor_check.hpp"
@@ -304,6 +305,21 @@ ValidatedCall validate_call(const ValidatedProblem& problem, Device device, cons
       if (s.lse) check_apart(lse, "lse", *input, name);
     }
     if (s.lse) check_apart(out, "out", lse, "lse");
+    for (const auto& [array, name, count] : {std::tuple{&q_lengths, "q_lengths", s.batch},
+                                             std::tuple{&kv_lengths, "kv_lengths", s.batch},
+                                             std::tuple{&offsets_q, "offsets_q", s.batch + 1},
+                                             std::tuple{&offsets_kv, "offsets_kv", s.batch + 1}}) {
+      if (array->data == nullptr) continue;
+      const Extent extent{.data = reinterpret_cast<std::uintptr_t>(array->data),
+                          .batch = 1,
+                          .rows = 1,
+                          .heads = 1,
+                          .width = count,
+                          .layout = {count, count, count},
+                          .element_size = sizeof(std::int32_t)};
+      check_apart(out, "out", extent, name);
+      if (s.lse) check_apart(lse, "lse", extent, name);
+    }
   }
 
   if (raw.workspace != nullptr && reinterpret_cast<std::uintptr_t>(raw.workspace) % 256 != 0) {

@@ -1,6 +1,7 @@
 """`batten attend` on right input: the numbers, what is printed and what is written."""
 
 import os
+import threading
 import unittest
 
 import safetensors_io
@@ -95,6 +96,17 @@ class Attend(CommandTest):
         (self.folder / "out.safetensors").write_text("old")
         self.succeeds("attend", "in.safetensors", "-o", "out.safetensors")
         self.assertIn("out", safetensors_io.read(self.folder / "out.safetensors")[0])
+
+    def test_writes_into_a_pipe(self):
+        write_problem(self.folder / "in.safetensors", Problem(batch=1, sq=300, skv=300, dim=64))
+        os.mkfifo(self.folder / "pipe")
+        received = []
+        reader = threading.Thread(target=lambda: received.append((self.folder / "pipe").read_bytes()))
+        reader.start()
+        self.succeeds("attend", "in.safetensors", "-o", "pipe")
+        reader.join(timeout=60)
+        (self.folder / "copy.safetensors").write_bytes(received[0])
+        self.assertIn("out", safetensors_io.read(self.folder / "copy.safetensors")[0])
 
     def test_same_bytes_each_time(self):
         write_problem(self.folder / "in.safetensors", Problem(batch=2, sq=70, skv=90, dim=16, dtype="BF16"))

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -406,6 +407,84 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(to_bf16(1 + 0x1p-8f), 0x3f80);
   EXPECT_EQ(to_bf16(1 + 3 * 0x1p-8f), 0x3f82);
   EXPECT_EQ(to_bf16(3.4e38f), 0x7f80);
+}
+
+// Scores that leave float's range where the logits, by a tiny scale, do not.
+TEST(TinyScales, KeepHugeScoresFinite) {
+  constexpr std::int64_t kDim = 8, kKeys = 2;
+  std::vector<float> q(kDim, 1e20f), k(kKeys * kDim, 1e20f), v(kKeys * kDim);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i);
+  std::fill_n(k.begin(), kDim, 0.99e20f);
+  for (const double sign : {1.0, -1.0}) {
+    for (const double magnitude : {1e-38, 1e-40, 1e-41}) {
+      std::vector<std::vector<float>> outs;
+      std::vector<float> lses;
+      for (const std::string& backend : kBackends) {
+        Attention attention({.dtype = f32, .num_heads = 1, .head_dim = kDim}, Device::cpu(),
+                            {.backend = backend});
+        std::vector<float> out(kDim), lse(1);
+        attention.forward(
+            TensorView(q.data(), f32, {1, 1, 1, kDim}),
+            TensorView(k.data(), f32, {1, kKeys, 1, kDim}),
+            TensorView(v.data(), f32, {1, kKeys, 1, kDim}),
+            TensorView(out.data(), f32, {1, 1, 1, kDim}),
+            {.lse = TensorView(lse.data(), f32, {1, 1, 1}), .scale = sign * magnitude});
+        outs.push_back(out);
+        lses.push_back(lse[0]);
+      }
+      for (std::size_t i = 0; i < kDim; ++i) {
+        EXPECT_NEAR(outs[0][i], outs[1][i], 1e-3 * std::abs(outs[1][i]) + 1e-3) << magnitude;
+      }
+      EXPECT_NEAR(lses[0], lses[1], 1e-4 * std::abs(lses[1]) + 1e-4) << magnitude;
+    }
+  }
+}
+
+TEST(Outputs, MayNotLieOverTheLengths) {
+  for (const std::string& backend : kBackends) {
+    Attention attention({.dtype = f32, .num_heads = 1, .head_dim = 8}, Device::cpu(),
+                        {.backend = backend});
+    const std::vector<float> q(2 * 2 * 8), k(2 * 4 * 8);
+    std::vector<float> out(2 * 2 * 8 + 8);
+    auto* const inside = reinterpret_cast<std::int32_t*>(out.data() + 4);
+    const std::span<const std::int32_t> lengths(inside, 2);
+    const auto call = [&](const TensorView& o, const CallOptions& options) {
+      attention.forward(TensorView(q.data(), f32, {2, 2, 1, 8}),
+                        TensorView(k.data(), f32, {2, 4, 1, 8}),
+                        TensorView(k.data(), f32, {2, 4, 1, 8}), o, options);
+    };
+    EXPECT_THROW(call(TensorView(out.data(), f32, {2, 2, 1, 8}), {.kv_lengths = lengths}), Error);
+    EXPECT_THROW(call(TensorView(out.data(), f32, {2, 2, 1, 8}), {.q_lengths = lengths}), Error);
+    std::vector<float> other(2 * 2 * 8);
+    EXPECT_THROW(call(TensorView(other.data(), f32, {2, 2, 1, 8}),
+                      {.lse = TensorView(out.data() + 3, f32, {2, 2, 1}), .kv_lengths = lengths}),
+                 Error);
+  }
+}
+
+TEST(Threads, OfAHugeMachineFitTheWorkspace) {
+  for (const int dim : {8, 64, 128, 256}) {
+    for (const int threads : {64, 384, 1024, 100000}) {
+      Attention attention({.dtype = bf16, .num_heads = 1, .head_dim = dim}, Device::cpu(),
+                          {.backend = "cpu", .num_threads = threads});
+      EXPECT_LE(attention.prepare({.batch = 1, .q = 1, .kv = 1}), std::uint64_t{128} << 20) << dim;
+    }
+  }
+}
+
+TEST(Merge, OnADeviceThatIsNotThereIsUnavailable) {
+  const Device nowhere = Device::cuda(-1);
+  const auto data = reinterpret_cast<void*>(std::uintptr_t{1} << 20);
+  const auto more = reinterpret_cast<void*>(std::uintptr_t{1} << 24);
+  try {
+    merge(TensorView(data, f32, {1, 1, 8}, nowhere),
+          TensorView(static_cast<char*>(data) + 4096, f32, {1, 1}, nowhere),
+          TensorView(more, f32, {1, 1, 8}, nowhere),
+          TensorView(static_cast<char*>(more) + 4096, f32, {1, 1}, nowhere));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unavailable) << error.what();
+  }
 }
 
 }  // namespace

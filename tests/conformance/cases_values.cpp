@@ -20,19 +20,21 @@ constexpr NamedContents kContents[] = {
 };
 
 void add_contents(CaseBuilder& builder) {
-  // Three turns: with as many dtypes or fewer each content meets each of them.
+  // Several tiles of each kind; plain loops follow on the CPU.
+  const std::int64_t rows = builder.on_gpu() ? 150 : 24;
+  const std::int64_t keys = builder.on_gpu() ? 500 : 200;
   for (const NamedContents& named : kContents)
     for (const Mask mask : kMasks)
       for (const bool ragged : {false, true}) {
         Case& one =
             builder.add("contents", fmt::format("{}{}", named.name, ragged ? "_ragged" : ""), kGqa,
-                        mask, 2, 70, 300);
+                        mask, 2, rows, keys);
         one.contents = named.contents;
         one.lse = true;
         one.quick = mask == Mask::none && !ragged;
         if (ragged) {
-          one.q_lengths = {33, 40};
-          one.kv_lengths = {260, 101};
+          one.q_lengths = {17, static_cast<std::int32_t>(rows)};
+          one.kv_lengths = {static_cast<std::int32_t>(keys), 101};
         }
       }
   // A NaN that may be seen: it reaches all who see it, and no other sample or head group.

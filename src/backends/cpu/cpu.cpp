@@ -40,7 +40,8 @@ class CpuPlan : public Plan {
   CpuPlan(const Problem& problem, const Shape& shape, const BackendOptions& options)
       : problem_(problem),
         kernel_(cpu::best_kernel()),
-        num_threads_(options.num_threads > 0 ? options.num_threads : default_num_threads()),
+        num_threads_(affordable_threads(
+            problem, options.num_threads > 0 ? options.num_threads : default_num_threads())),
         max_block_rows_(affordable_rows(problem, num_threads_)),
         scratch_size_(cpu::scratch_size(problem.head_dim, problem.head_dim_v, max_block_rows_)) {
     const bool pairs = problem.dtype == DType::bf16 &&
@@ -88,6 +89,14 @@ class CpuPlan : public Plan {
   }
 
  private:
+  // On a machine of hundreds of cores the scratch of all of them would pass the pool's cap.
+  static int affordable_threads(const Problem& problem, int threads) {
+    constexpr std::size_t kMostScratch = std::size_t{96} << 20;
+    const auto fit =
+        kMostScratch / cpu::scratch_size(problem.head_dim, problem.head_dim_v, kFewestBlockRows);
+    return std::max(1, std::min(threads, static_cast<int>(fit)));
+  }
+
   static std::int64_t affordable_rows(const Problem& problem, int threads) {
     std::int64_t rows = cpu::kMaxBlockRows;
     while (rows > kFewestBlockRows &&

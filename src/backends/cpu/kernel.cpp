@@ -250,8 +250,7 @@ void write_zeros(const Block& block, std::int64_t begin, std::int64_t end) {
 // Natural logarithm of the sum of exp(logit): -inf where a row saw nothing.
 void write_lse(const Block& block, const Scratch& s, std::int64_t active) {
   if (block.lse == nullptr) return;
-  // The queries carry the sign of the scale, or are 0 with it.
-  const double scale = Exponential::query_factor(block.scale) == 0 ? 0 : std::fabs(block.scale);
+  const double scale = SplitScale(block.scale).rest;
   const Rows<float> rows = {
       .first = block.lse, .row_stride = block.lse_row, .head_stride = block.lse_head};
   for (std::int64_t r = 0; r < block.num_rows; ++r) {
@@ -317,13 +316,13 @@ void attend(const Block& block, void* scratch) {
 }
 
 #if BATTEN_CPU_HAS_BF16_DOT
-// Pairs must be 32-bit words in memory, and queries cannot be multiplied by 0.
+// Pairs must be 32-bit words in memory, and of queries only the sign can be changed.
 bool can_pair(const Block& block) {
   const auto address =
       reinterpret_cast<std::uintptr_t>(block.q) | reinterpret_cast<std::uintptr_t>(block.k);
   const std::int64_t strides = block.q_row | block.q_head | block.k_row;
   return address % sizeof(Pair) == 0 && strides % Bf16Dot::kPack == 0 &&
-         Exponential::query_factor(block.scale) != 0;
+         std::fabs(Exponential::query_factor(block.scale)) == 1;
 }
 
 void attend_bf16_dot(const Block& block, void* scratch) {

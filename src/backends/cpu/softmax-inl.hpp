@@ -20,26 +20,39 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+// A scale in two parts whose product it is. The queries carry the sign, so that the largest score
+// is the largest logit, and of a tiny scale a power of two as well: without it a score could leave
+// float's range where the logit does not. Ordinary scales leave the queries' bits alone.
+struct SplitScale {
+  double queries = 1;  // a power of two with the scale's sign, or 0
+  double rest = 0;     // not negative
+
+  explicit SplitScale(double scale) {
+    constexpr double kTiny = 0x1p-30;
+    const double magnitude = std::fabs(scale);
+    const double power = magnitude > 0 && magnitude < kTiny
+                             ? std::ldexp(1.0, std::max(std::ilogb(magnitude), -126))
+                             : 1.0;
+    rest = magnitude / power;
+    queries = magnitude == 0 ? 0.0 : std::copysign(power, scale);
+  }
+};
+
 // exp(scale * (score - maximum)) as 2^(factor * (score - maximum)).
 struct Exponential {
-  float factor;    // |scale| * log2(e), finite and not 0
+  float factor;    // SplitScale's rest * log2(e), finite and not 0
   float smallest;  // score - maximum below it gives 0: the result would be subnormal
 
-  // The sign of the scale is in the queries, so that the largest score is the largest logit.
   explicit Exponential(double scale) {
     constexpr double kLog2E = 1.4426950408889634074;
     constexpr double kLargest = std::numeric_limits<float>::max();
-    const auto rounded = static_cast<float>(std::min(std::fabs(scale) * kLog2E, kLargest));
+    const auto rounded = static_cast<float>(std::min(SplitScale(scale).rest * kLog2E, kLargest));
     factor = rounded == 0 ? 1 : rounded;  // then the queries are 0
     smallest = static_cast<float>(std::max(-126.0 / static_cast<double>(factor), -kLargest));
   }
 
   // What queries are multiplied by.
-  static float query_factor(double scale) {
-    const double magnitude = std::fabs(scale) * 1.4426950408889634074;
-    if (static_cast<float>(std::min(magnitude, 1.0)) == 0) return 0;
-    return scale < 0 ? -1.0f : 1.0f;
-  }
+  static float query_factor(double scale) { return static_cast<float>(SplitScale(scale).queries); }
 
   // For difference <= 0; NaN gives NaN, -inf gives 0. Relative error below 3e-7 down to exp(-10)
   // and 1.4e-6 at exp(-87): `factor` is rounded, and the small terms matter little.
