@@ -17,7 +17,12 @@ if(NOT BATTEN_CUDA STREQUAL "OFF")
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    # CMake 3.25.1's module marks CUDA::nvToolsExt as deprecated for projects that ask for 3.25, and
+    # fails because CUDA 13 no longer has that library.
+    set(batten_minimum_version "${CMAKE_MINIMUM_REQUIRED_VERSION}")
+    set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
     find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_MINIMUM_REQUIRED_VERSION "${batten_minimum_version}")
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
       message(FATAL_ERROR "batten needs nvcc 13.0 or newer, found ${CMAKE_CUDA_COMPILER_VERSION} at "
                           "${CMAKE_CUDA_COMPILER}; update the CUDA toolkit or configure with "

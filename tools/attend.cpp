@@ -80,9 +80,9 @@ class Attend {
       : options_(options), console_(console), input_(options.input) {}
 
   int run() {
+    std::error_code ignored;
     // Fails now, not after the work. A pipe's reader would take the probe's end for the file's.
-    if (const auto status = std::filesystem::status(options_.output);
-        !std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
+    if (!std::filesystem::is_fifo(options_.output, ignored)) {
       const io::AtomicFile probe(options_.output);
     }
     const LibraryInfo info = library_info();
