@@ -14,7 +14,6 @@
 
 #include "device_memory.hpp"
 #include "half.hpp"
-#include "io/atomic_file.hpp"
 #include "io/safetensors.hpp"
 #include "io/text.hpp"
 #include "support/attend_input.hpp"
@@ -24,6 +23,7 @@
 #include "support/exit_code.hpp"
 #include "support/interrupt.hpp"
 #include "support/options.hpp"
+#include "support/output.hpp"
 #include "support/receipt.hpp"
 #include "verbs.hpp"
 
@@ -81,10 +81,7 @@ class Attend {
 
   int run() {
     std::error_code ignored;
-    // Fails now, not after the work. A pipe's reader would take the probe's end for the file's.
-    if (!std::filesystem::is_fifo(options_.output, ignored)) {
-      const io::AtomicFile probe(options_.output);
-    }
+    check_writable(options_.output);
     const LibraryInfo info = library_info();
     if (!options_.backend.empty()) check_backend_name("--backend", options_.backend, info);
     device_ = choose_device(options_.device, options_.backend, input_.dtype(), info);

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "io/atomic_file.hpp"
 #include "support/bench_case.hpp"
 #include "support/bench_inputs.hpp"
 #include "support/bench_report.hpp"
@@ -22,6 +21,7 @@
 #include "support/exit_code.hpp"
 #include "support/interrupt.hpp"
 #include "support/options.hpp"
+#include "support/output.hpp"
 #include "support/progress.hpp"
 #include "verbs.hpp"
 
@@ -33,12 +33,12 @@ constexpr std::uint64_t kSeed = 0;
 // on.
 constexpr double kCpuSampleAboveFlops = 2e10;
 
-// Fails now, not after minutes of measuring, when the results could not be written.
-void check_writable(const std::string& output) {
+// The folder of the default output may not exist yet.
+void prepare_output(const std::string& output) {
   const std::filesystem::path folder = std::filesystem::path(output).parent_path();
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  const io::AtomicFile probe(output);  // says what is wrong; leaves nothing behind
+  std::error_code ignored;  // check_writable() words it
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  check_writable(output);
 }
 
 // Without --backends: all that run on the device, in the order of `auto`; the reference is no
@@ -81,7 +81,7 @@ class Bench {
     const BenchOptions& options = report_.options;
     const std::vector<BenchCase> cases = cases_of(options);
     create_contenders(cases);
-    check_writable(options.output);
+    prepare_output(options.output);
     const std::unique_ptr<Timer> timer = make_timer(report_.device);
     fmt::print("{}\n{}", headline(), ResultLines(options).heading());
     std::fflush(stdout);
@@ -222,11 +222,7 @@ class Bench {
     return reference.rel_error(inputs.first_output());
   }
 
-  void save() const {
-    io::AtomicFile file(report_.options.output);
-    file.write(report_json(report_).dump(1) + "\n");
-    file.commit();
-  }
+  void save() const { write_text(report_.options.output, report_json(report_).dump(1) + "\n"); }
 
   const Console& console_;
   bool named_;  // whether the backends were named on the command line

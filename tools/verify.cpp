@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cases.hpp"
-#include "io/atomic_file.hpp"
 #include "runner.hpp"
 #include "served.hpp"
 #include "subject.hpp"
@@ -18,6 +17,7 @@
 #include "support/exit_code.hpp"
 #include "support/interrupt.hpp"
 #include "support/options.hpp"
+#include "support/output.hpp"
 #include "support/progress.hpp"
 #include "support/verify_report.hpp"
 #include "verbs.hpp"
@@ -121,9 +121,7 @@ int run_verify(const VerifyOptions& options, const Console& console) {
     throw UsageError(fmt::format("--threads: {} is less than 1", options.threads));
   const LibraryInfo info = library_info();
   const std::vector<Entry> entries = entries_of(options, info);
-  if (!options.json.empty()) {
-    const io::AtomicFile probe(options.json);  // fails now, not at the end
-  }
+  if (!options.json.empty()) check_writable(options.json);
 
   VerifyReport report;
   report.set = options.full ? "full" : "quick";
@@ -153,9 +151,7 @@ int run_verify(const VerifyOptions& options, const Console& console) {
   report.complete = !interrupted();
   fmt::print("{}", verify_text(report));
   if (!options.json.empty()) {
-    io::AtomicFile file(options.json);
-    file.write(verify_json(report).dump(1) + "\n");
-    file.commit();
+    write_text(options.json, verify_json(report).dump(1) + "\n");
     fmt::print("wrote {}\n", options.json);
   }
   const std::size_t failed = report.count(conformance::Status::failed);

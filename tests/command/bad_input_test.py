@@ -123,6 +123,7 @@ class Output(BadInput):
         self.refuses_output("none/out.safetensors", ["none/out.safetensors", "No such file"])
         self.refuses_output("in.safetensors/out", "in.safetensors/out")
         self.refuses_output("")
+        self.refuses_output("x" * 300, "File name too long")
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_read_only(self):

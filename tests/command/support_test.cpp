@@ -54,7 +54,7 @@ TEST(Suggest, WordsAndTensors) {
   EXPECT_EQ(nearest_tensor("q", {"k", "query", "value"}), "query");
   EXPECT_EQ(nearest_tensor("q", {"blocks.0.q", "Q"}), "Q");
   EXPECT_EQ(nearest_tensor("v", {"hidden", "mask"}), "");
-  EXPECT_EQ(nearest_tensor("out", {"otu", "expected"}), "");
+  EXPECT_EQ(nearest_tensor("out", {"o_proj", "expected"}), "");
 }
 
 class Normal : public testing::TestWithParam<DType> {};
