@@ -80,7 +80,6 @@ class Attend {
       : options_(options), console_(console), input_(options.input) {}
 
   int run() {
-    std::error_code ignored;
     check_writable(options_.output);
     const LibraryInfo info = library_info();
     if (!options_.backend.empty()) check_backend_name("--backend", options_.backend, info);
