@@ -166,7 +166,8 @@ class Bench {
     std::vector<Contender*> list;
     for (Contender& contender : contenders_) {
       try {
-        contender.attention->prepare(inputs[0].q, inputs[0].k, inputs[0].v, inputs[0].out);
+        contender.attention->prepare(inputs[0].q, inputs[0].k, inputs[0].v, inputs[0].out,
+                                     bench_call(nullptr));
         list.push_back(&contender);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::Unsupported) throw;

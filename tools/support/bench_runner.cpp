@@ -30,12 +30,11 @@ class Caller {
   Receipt operator()() { return call(next_++); }
   Receipt call(std::size_t set) {
     const BenchInputs::Set& in = inputs_[set];
-    return contender_.attention->forward(in.q, in.k, in.v, in.out,
-                                         {.padding_is_finite = true, .stream = stream_});
+    return contender_.attention->forward(in.q, in.k, in.v, in.out, bench_call(stream_));
   }
   void prepare() {
     const BenchInputs::Set& in = inputs_[0];
-    contender_.attention->prepare(in.q, in.k, in.v, in.out, {.stream = stream_});
+    contender_.attention->prepare(in.q, in.k, in.v, in.out, bench_call(stream_));
   }
 
  private:
@@ -60,7 +59,7 @@ double measure_host_us(Contender& contender, const BenchInputs& inputs, Device d
   for (int i = 0; i < kHostCalls && !interrupted(); ++i) {
     timer.synchronize();
     const Clock::time_point start = Clock::now();
-    contender.attention->forward(q, in.k, in.v, out, {.stream = timer.stream()});
+    contender.attention->forward(q, in.k, in.v, out, bench_call(timer.stream()));
     samples.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
   }
   timer.synchronize();
