@@ -253,7 +253,7 @@ class Attention {
     c.q_lengths = raw(o.q_lengths);
     c.kv_lengths = raw(o.kv_lengths);
     c.has_scale = o.scale.has_value();
-    c.scale = o.scale.value_or(0.0);
+    if (o.scale) c.scale = *o.scale;
     c.padding_is_finite = o.padding_is_finite;
     c.stream = o.stream;
     c.workspace = o.workspace;
