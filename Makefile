@@ -33,7 +33,7 @@ demo: ## Attend the example data, compare with PyTorch's output, run a small ben
 
 test: ## Build everything and run all tests, also under ASan+UBSan and TSan
 	@scripts/setup.sh build test
-	cmake --preset $(TEST_PRESET)
+	cmake --preset $(TEST_PRESET) -DBATTEN_BUILD_TESTS=ON
 	$(BUILD) $(TEST_PRESET)
 	cmake --preset asan
 	$(BUILD) asan

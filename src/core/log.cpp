@@ -53,7 +53,8 @@ struct Logger {
     const auto text = environment("BATTEN_LOG_LEVEL");
     level = level_from_environment(text);
     if (text && level == BATTEN_LOG_WARNING && text != "warning") {
-      output.warn("BATTEN_LOG_LEVEL={}: expected debug, info, warning, error or off", *text);
+      output.warn("BATTEN_LOG_LEVEL={}: expected debug, info, warning, error or off",
+                  one_line(*text));
     }
   }
 };

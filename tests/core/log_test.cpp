@@ -132,5 +132,12 @@ TEST(LogLevelDeathTest, TheDefaultIsAVariable) {
   }
 }
 
+TEST(LogLevelDeathTest, AnUnknownValueIsNotIgnoredInSilence) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const ScopedVariable variable("BATTEN_LOG_LEVEL", "loud");
+  EXPECT_EXIT(std::_Exit(log_enabled(BATTEN_LOG_WARNING) ? 0 : 1), ::testing::ExitedWithCode(0),
+              "BATTEN_LOG_LEVEL=loud: expected debug, info, warning, error or off");
+}
+
 }  // namespace
 }  // namespace batten::testing

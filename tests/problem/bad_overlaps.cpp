@@ -9,6 +9,12 @@ void* beside(const batten_tensor& t, std::intptr_t bytes) {
   return reinterpret_cast<void*>(reinterpret_cast<std::intptr_t>(t.data) + bytes);
 }
 
+// Lets `written` begin where the array does, in memory that holds both.
+void lay_over(batten_tensor& written, batten_tensor& array, std::vector<std::int32_t>& values) {
+  values.resize(4096);
+  written.data = array.data = values.data();
+}
+
 }  // namespace
 
 std::vector<BadCall> bad_overlaps() {
@@ -45,6 +51,26 @@ std::vector<BadCall> bad_overlaps() {
        Base::dense,
        [](C& c) { c.lse.data = c.out.data; },
        {"out and lse overlap"},
+       true},
+      {"OutIsQLengths",
+       Base::dense,
+       [](C& c) { lay_over(c.out, c.q_lengths, c.q_length_values); },
+       {"out and q_lengths overlap", "memory of its own"},
+       true},
+      {"OutIsKvLengthsOnTheDevice",
+       Base::gpu,
+       [](C& c) { lay_over(c.out, c.kv_lengths, c.kv_length_values); },
+       {"out and kv_lengths overlap"},
+       true},
+      {"OutIsOffsetsOfQueries",
+       Base::gpu_packed,
+       [](C& c) { lay_over(c.out, c.offsets_q, c.offset_q_values); },
+       {"out and offsets_q overlap"},
+       true},
+      {"LseIsOffsetsOfKeys",
+       Base::packed,
+       [](C& c) { lay_over(c.lse, c.offsets_kv, c.offset_kv_values); },
+       {"lse and offsets_kv overlap"},
        true},
       {"OutRowsBroadcast",
        Base::dense,
