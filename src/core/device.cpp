@@ -55,6 +55,26 @@ void set_device_runtime_for_test(DeviceRuntime* runtime) noexcept {
   test_runtime.store(runtime, std::memory_order_release);
 }
 
+void check_device_exists(Device device) {
+  if (device.is_cpu()) {
+    if (device.index != 0) {
+      fail(ErrorCode::InvalidArgument, "device cpu:{}: the CPU has index 0", device.index);
+    }
+    return;
+  }
+  if (device.type != DeviceType::cuda) {
+    fail(ErrorCode::InvalidArgument, "device type {}: expected cpu or cuda",
+         static_cast<int>(device.type));
+  }
+  const DeviceRuntime& runtime = device_runtime();
+  const int count = runtime.device_count();
+  if (count == 0) fail(ErrorCode::Unavailable, "{}: {}", device.str(), runtime.why_unavailable());
+  if (device.index < 0 || device.index >= count) {
+    fail(ErrorCode::Unavailable, "{}: there {} {} CUDA device{}", device.str(),
+         count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
+  }
+}
+
 DeviceGuard::DeviceGuard(Device device) {
   if (device.is_cpu()) return;
   DeviceRuntime& runtime = device_runtime();

@@ -64,6 +64,9 @@ DeviceRuntime& device_runtime();
 // flight.
 void set_device_runtime_for_test(DeviceRuntime* runtime) noexcept;
 
+// InvalidArgument for what is no device, Unavailable with the reason for one that is not there.
+void check_device_exists(Device device);
+
 // Makes a device current and restores the previous one at the end of the scope. A no-op for the
 // CPU.
 class DeviceGuard {

@@ -31,12 +31,13 @@ spdlog::level::level_enum spdlog_level(int level) {
   }
 }
 
-int level_from_environment(const std::optional<std::string>& text) {
+std::optional<int> parse_level(const std::string& text) {
   if (text == "debug") return BATTEN_LOG_DEBUG;
   if (text == "info") return BATTEN_LOG_INFO;
+  if (text == "warning") return BATTEN_LOG_WARNING;
   if (text == "error") return BATTEN_LOG_ERROR;
   if (text == "off") return BATTEN_LOG_OFF;
-  return BATTEN_LOG_WARNING;
+  return std::nullopt;
 }
 
 struct Logger {
@@ -51,8 +52,10 @@ struct Logger {
     output.set_level(spdlog::level::trace);
     output.set_pattern("[batten] [%l] %v");
     const auto text = environment("BATTEN_LOG_LEVEL");
-    level = level_from_environment(text);
-    if (text && level == BATTEN_LOG_WARNING && text != "warning") {
+    if (!text) return;
+    if (const auto parsed = parse_level(*text)) {
+      level = *parsed;
+    } else {
       output.warn("BATTEN_LOG_LEVEL={}: expected debug, info, warning, error or off",
                   one_line(*text));
     }

@@ -68,20 +68,16 @@ void merge(const batten_tensor& out, const batten_tensor& lse, const batten_tens
                        .lse_layout = l.layout,
                        .out2_layout = o2.layout,
                        .lse2_layout = l2.layout};
+  check_device_exists(device);
   if (device.is_cpu()) {
     merge_cpu(call);
     return;
   }
 #if BATTEN_WITH_CUDA
-  if (const int count = device_runtime().device_count();
-      device.index < 0 || device.index >= count) {
-    fail(ErrorCode::Unavailable, "merge: {}: there are {} CUDA devices", device.str(), count);
-  }
   const DeviceGuard guard(device);
   merge_cuda(call, stream);
 #else
   (void)stream;
-  fail(ErrorCode::Unavailable, "merge: {}: {}", device.str(), device_runtime().why_unavailable());
 #endif
 }
 

@@ -421,7 +421,7 @@ TEST(TinyScales, KeepHugeScoresFinite) {
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i);
   std::fill_n(k.begin(), kDim, 0.99e20f);
   for (const double sign : {1.0, -1.0}) {
-    for (const double magnitude : {1e-38, 1e-40, 1e-41}) {
+    for (const double magnitude : {1e-10, 1e-38, 1e-40, 1e-41, 1e-60, 1e-90, 1e-300}) {
       std::vector<std::vector<float>> outs;
       std::vector<float> lses;
       for (const std::string& backend : kBackends) {

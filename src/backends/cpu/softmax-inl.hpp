@@ -34,7 +34,8 @@ struct SplitScale {
                              ? std::ldexp(1.0, std::max(std::ilogb(magnitude), -126))
                              : 1.0;
     rest = magnitude / power;
-    queries = magnitude == 0 ? 0.0 : std::copysign(power, scale);
+    // What is left may still be no float: then every logit is 0 to any precision that a weight has.
+    queries = static_cast<float>(std::min(rest, 1.0)) == 0 ? 0.0 : std::copysign(power, scale);
   }
 };
 

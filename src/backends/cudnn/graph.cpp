@@ -237,8 +237,9 @@ class SdpaGraph final : public Graph {
     if (const Tensor o = offsets(kOffsetsLse, "offsets_lse")) lse->set_ragged_offset(o);
   }
 
-  // The frontend ends by running the plan on memory of its own making, which crashes with a scale
-  // that is a value of the call. In a capture it leaves that out; load() does it right.
+  // The frontend ends by running the plan on memory of its own making, which crashed
+  // the process (frontend 1.23.0, cuDNN 9.14 and 9.19). In a capture it leaves that out; load()
+  // does it right.
   void deserialize(cudnnHandle_t handle) {
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamBeginCapture(stream_of(handle), cudaStreamCaptureModeRelaxed),
