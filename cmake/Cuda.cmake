@@ -1,5 +1,7 @@
-# Finds nvcc, and says how the device code is compiled. Sets BATTEN_WITH_CUDA to 0 or 1.
+# Finds nvcc, and says how the device code is compiled. Sets BATTEN_WITH_CUDA and BATTEN_WITH_NATIVE
+# (the sm90 kernels) to 0 or 1.
 set(BATTEN_WITH_CUDA 0)
+set(BATTEN_WITH_NATIVE 0)
 set(batten_cuda_status "off (BATTEN_CUDA=OFF)")
 
 if(NOT BATTEN_CUDA STREQUAL "OFF")
@@ -36,6 +38,10 @@ if(NOT BATTEN_CUDA STREQUAL "OFF")
     message(FATAL_ERROR "BATTEN_CUDA=ON, but nvcc was not found: install the CUDA toolkit, set "
                         "CUDACXX to its nvcc, or configure with -DBATTEN_CUDA=OFF")
   endif()
+endif()
+
+if(BATTEN_WITH_CUDA AND "90a" IN_LIST BATTEN_CUDA_ARCHS)
+  set(BATTEN_WITH_NATIVE 1)
 endif()
 
 if(BATTEN_WITH_CUDA)

@@ -7,6 +7,9 @@
 #if BATTEN_WITH_CUDNN
 #include "backends/cudnn/cudnn.hpp"
 #endif
+#if BATTEN_WITH_NATIVE
+#include "backends/native/native.hpp"
+#endif
 #if BATTEN_WITH_SINGLE
 #include "backends/single/single.hpp"
 #endif
@@ -20,6 +23,17 @@ std::unique_ptr<Backend> absent(const char* name, const char* reason, const char
 
 [[maybe_unused]] constexpr const char* kNoCuda = "this build of batten has no CUDA support";
 [[maybe_unused]] constexpr const char* kWithCuda = "rebuild where nvcc 13 is installed";
+
+std::unique_ptr<Backend> native_backend() {
+#if BATTEN_WITH_NATIVE
+  return make_native();
+#elif BATTEN_WITH_CUDA
+  return absent("native", "this build of batten was made without its sm90 kernels",
+                "rebuild with 90a in BATTEN_CUDA_ARCHS");
+#else
+  return absent("native", kNoCuda, kWithCuda);
+#endif
+}
 
 std::unique_ptr<Backend> cudnn_backend() {
 #if BATTEN_WITH_CUDNN
@@ -47,7 +61,7 @@ std::unique_ptr<Backend> single_backend() {
 
 std::vector<Registration> make_backends() {
   std::vector<Registration> all;
-  all.push_back({absent("native", "this version of batten has no kernels of its own yet", "")});
+  all.push_back({native_backend()});
   all.push_back({cudnn_backend()});
   all.push_back({single_backend()});
   all.push_back({make_cpu()});

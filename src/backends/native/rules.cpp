@@ -1,0 +1,110 @@
+#include "backends/native/rules.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace batten::impl::native {
+namespace {
+
+// Limits of a tensor map: strides in bytes stay below, and so do products of sizes that the kernels
+// keep in 32 bits.
+constexpr std::int64_t kStrideLimit = std::int64_t{1} << 40;
+constexpr std::int64_t kTileLimit = std::int64_t{1} << 30;
+
+constexpr int kNarrow = 128;
+constexpr int kWide = 144;
+// Beyond this the last block's waste is below what a narrower block gains.
+constexpr std::int64_t kMostKeysForWide = 1024;
+
+std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+
+bool has_wide(const Problem& problem) {
+  return problem.head_dim == 128 && problem.mask == Mask::none;
+}
+
+std::optional<std::string> why_not_layout(const char* name, const Layout& layout, std::int64_t batch,
+                                          std::int64_t rows, std::int64_t element) {
+  if (rows > 1 && layout.row == 0) {
+    return fmt::format("{}: rows that all lie at one address (stride 0) cannot be described to TMA",
+                       name);
+  }
+  for (const std::int64_t stride :
+       {batch > 1 ? layout.batch : 0, rows > 1 ? layout.row : 0, layout.head}) {
+    if (stride * element >= kStrideLimit) {
+      return fmt::format("{}: TMA's strides end at 2^40 bytes, this one is {}", name,
+                         stride * element);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> why_not(const Problem& problem) {
+  if (problem.dtype != DType::f16 && problem.dtype != DType::bf16) {
+    return fmt::format("its kernels take float16 and bfloat16, not {}", name_of(problem.dtype));
+  }
+  if (problem.head_dim != problem.head_dim_v) {
+    return fmt::format("its kernels are compiled for equal head dims, not {} and {}",
+                       problem.head_dim, problem.head_dim_v);
+  }
+  if (problem.head_dim != 64 && problem.head_dim != 128) {
+    return fmt::format("its kernels are compiled for head_dim 64 and 128, not {}",
+                       problem.head_dim);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not(const Problem& problem, const Shape& shape) {
+  if (shape.packed) {
+    return "packed calls whose samples differ in length are not among what its kernels read";
+  }
+  const auto element = static_cast<std::int64_t>(size_of(problem.dtype));
+  const struct {
+    const char* name;
+    const Layout& layout;
+    std::int64_t rows;
+  } tensors[] = {{"q", shape.q, shape.max_q},
+                 {"k", shape.k, shape.max_kv},
+                 {"v", shape.v, shape.max_kv},
+                 {"out", shape.out, shape.max_q}};
+  for (const auto& t : tensors) {
+    if (auto reason = why_not_layout(t.name, t.layout, shape.batch, t.rows, element)) return reason;
+  }
+  if (rounded_up(shape.max_q, kTileRows) / kTileRows * shape.batch * problem.num_heads >=
+      kTileLimit) {
+    return "its tiles are counted in 30 bits";
+  }
+  return std::nullopt;
+}
+
+Shape plan_key(const Shape& shape) {
+  Shape key;
+  key.batch = shape.batch;
+  key.max_q = shape.max_q;
+  key.max_kv = shape.max_kv;
+  key.q_lengths = shape.q_lengths;
+  key.kv_lengths = shape.kv_lengths;
+  return key;
+}
+
+std::vector<std::string> forms() {
+  return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide)};
+}
+
+int block_keys(const Problem& problem, const Shape& shape, const std::string& form) {
+  if (!has_wide(problem)) return kNarrow;
+  if (form == fmt::format("128x{}", kWide)) return kWide;
+  if (form == fmt::format("128x{}", kNarrow)) return kNarrow;
+  // The width by the longest sample would make a sample's bits depend on the others.
+  if (problem.batch_invariant || shape.max_kv > kMostKeysForWide) return kNarrow;
+  return rounded_up(shape.max_kv, kWide) < rounded_up(shape.max_kv, kNarrow) ? kWide : kNarrow;
+}
+
+int section_heads(int row_tiles, int heads, int ctas) {
+  return std::clamp((kSectionRounds * ctas + row_tiles - 1) / row_tiles, 1, heads);
+}
+
+}  // namespace batten::impl::native

@@ -1,0 +1,33 @@
+// What the sm90 kernels serve, and which of them a call gets. Nothing here needs CUDA.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.hpp"
+
+namespace batten::impl::native {
+
+// Why the kernels cannot serve the problem, or the shape, or nothing.
+std::optional<std::string> why_not(const Problem& problem);
+std::optional<std::string> why_not(const Problem& problem, const Shape& shape);
+
+// What a plan bakes in: sizes, and where lengths lie. Layouts come with the call.
+Shape plan_key(const Shape& shape);
+
+// Forms that a user may force: another tile, or online softmax throughout.
+std::vector<std::string> forms();
+inline constexpr const char* kOnline = "online";
+
+// Keys of a step, for a form or by the shape.
+int block_keys(const Problem& problem, const Shape& shape, const std::string& form);
+
+inline constexpr int kTileRows = 128;
+
+// The order in which tiles are dealt out under a causal mask: by sections of heads, large enough for
+// this many rounds of all CTAs, so that the keys of a section stay in the L2 cache.
+inline constexpr int kSectionRounds = 2;
+int section_heads(int row_tiles, int heads, int ctas);
+
+}  // namespace batten::impl::native

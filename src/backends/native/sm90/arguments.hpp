@@ -1,0 +1,87 @@
+// What a launch of an sm90 kernel is given: one structure in the kernel's parameters, which a
+// captured graph keeps.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "problem/problem.hpp"
+
+namespace batten::impl::native::sm90 {
+
+// Division by a number that the launch fixes: a multiplication. For dividends below 2^31.
+struct Divisor {
+  std::uint32_t divisor = 1;
+  std::uint32_t multiplier = 0;
+  std::uint32_t shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(std::uint32_t d) : divisor(d) {
+    if (d <= 1) return;
+    while ((std::uint64_t{1} << (shift + 1)) < d) ++shift;
+    multiplier = static_cast<std::uint32_t>(((std::uint64_t{1} << (32 + shift)) + d - 1) / d);
+  }
+
+  constexpr int quotient(int n) const {
+    if (divisor == 1) return n;
+    return static_cast<int>((std::uint64_t{static_cast<std::uint32_t>(n)} * multiplier >> 32) >>
+                            shift);
+  }
+};
+
+// 0 where all samples (heads) of a tensor lie at one address, else 1: tensor maps know no stride of
+// 0, so such a dimension has one entry and the coordinate is multiplied away.
+struct Steps {
+  std::int32_t sample = 1;
+  std::int32_t head = 1;
+};
+
+// Samples of one launch when an array of lengths lies on the host.
+inline constexpr int kHostSamples = 128;
+
+struct Arguments {
+  CUtensorMap q, k, v, out;
+
+  void* output = nullptr;         // what `out` maps; written through it unless it is float32
+  std::int32_t output_is_f32 = 0;
+  float* lse = nullptr;
+  Layout out_layout, lse_layout;
+
+  // Lengths of this launch's samples: on the device, or at a position in host_lengths, or (null and
+  // -1) all full.
+  const std::int32_t* q_lengths = nullptr;
+  const std::int32_t* kv_lengths = nullptr;
+  std::int32_t q_position = -1;
+  std::int32_t kv_position = -1;
+
+  std::int32_t first_sample = 0;  // of the call, which this launch begins with
+  std::int32_t max_q = 0;
+  std::int32_t max_kv = 0;
+  std::int32_t num_heads = 1;  // of queries
+  Divisor heads;               // num_heads
+  Divisor group;               // query heads of a key head
+  Steps q_steps, k_steps, v_steps;
+
+  // Tiles in the order in which they are dealt out (schedule.cuh).
+  std::int32_t tiles = 0;
+  std::int32_t row_tiles = 1;  // of one head
+  std::int32_t section_heads = 1;
+  std::int32_t last_section = 0;
+  Divisor per_head;           // row_tiles
+  Divisor per_section;        // row_tiles * section_heads
+  Divisor heads_of_section;   // section_heads
+  Divisor heads_of_last;      // of the last section
+
+  float scale_log2 = 0;          // scale * log2(e), never 0
+  std::int32_t bottom_right = 0;  // causal: which corner the diagonal ends in
+  std::int32_t clear_tail = 0;    // values past a sample's length may be anything: replace them
+  std::int32_t online = 0;        // no lazy softmax at all
+  std::int32_t redo_shift = 0;    // tiles of a CTA that share a bit of SharedMemory::redo, log2
+  std::uint32_t* redone = nullptr;  // counts tiles that were computed twice
+
+  std::int32_t host_lengths[2 * kHostSamples] = {};
+};
+static_assert(sizeof(Arguments) <= 4096, "what every driver takes as kernel parameters");
+
+}  // namespace batten::impl::native::sm90

@@ -1,0 +1,476 @@
+// A consumer warpgroup: 64 query rows of each tile. Two of them take turns at the tensor cores.
+//
+// A thread holds two rows of its group (8 apart) and of each eight columns two, as the products
+// leave them in its registers: element 4 i + 2 r + c is row r, column 8 i + c of its own.
+#pragma once
+
+#include "backends/native/sm90/producer.cuh"
+
+namespace batten::impl::native::sm90 {
+
+// The weight of a key is 2^(score * scale_log2 - reference) for a reference that is any number of
+// about the size of the row's largest logit: it cancels when the output is divided by the sum of
+// weights. Online softmax takes the largest logit so far, and so must look for it in each block and
+// rescale the output when it grows.
+//
+// Lazy softmax takes the largest logit of the first block and keeps it. (Under either causal mask a
+// row that sees any key sees the first.) A weight keeps its relative precision up to the top of its
+// format, 2^127 in bf16 and in fp32, 2^16 in fp16; a later logit further above the reference makes
+// it infinite, and with it the sum or the output, which never become finite again. So it is enough
+// to look at both when a tile ends. A tile in which one is not finite is computed again, online.
+template <class P, int group>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(SharedMemory<P>& shared, const Arguments& a)
+      : shared_(shared), a_(a) {}
+
+  // All tiles with lazy softmax. The products of block n + 1's scores and of block n's values are
+  // issued together, so that the exponentials of n + 1 are computed while the tensor cores are busy
+  // with n and with the other group. Tiles follow each other without a break.
+  __device__ __forceinline__ void run_lazy() {
+    if (group == 1) pass_turn();  // group 0 begins
+    if (next_tile()) {
+      begin();
+      Ended last;
+      while (advance<1>(last) && advance<0>(last)) {
+      }
+      drain(last);
+    }
+    if (group == 0) take_turn();  // group 1's last pass
+  }
+
+  // The tiles of SharedMemory::redo with online softmax, one product after the other.
+  __device__ __forceinline__ void run_online() {
+    // The stores of the same rows before must not come later.
+    cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>{});
+    schedule_ = Schedule<P>(shared_.redo);
+    while (next_tile()) {
+      compute_online();
+      ++redone_;
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    if (group == 0 && thread() == 0 && redone_ > 0 && a_.redone != nullptr) {
+      atomicAdd_system(a_.redone, redone_);
+    }
+    // Shared memory must outlive the stores that read it.
+    cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>{});
+  }
+
+ private:
+  // ---- who this thread is --------------------------------------------------------------------
+  static __device__ __forceinline__ int thread() { return threadIdx.x % 128; }
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ int warp() { return thread() / 32; }
+  // Its first row and column; the second row is 8 further.
+  static __device__ __forceinline__ int row_in_tile() {
+    return group * P::kGroupRows + warp() * P::kWarpRows + lane() / 4;
+  }
+  static __device__ __forceinline__ int first_column() { return lane() % 4 * 2; }
+
+  // ---- turns ----------------------------------------------------------------------------------
+  static __device__ __forceinline__ void take_turn() {
+    named_barrier_sync(kFirstTurn + group, 2 * 128);
+  }
+  static __device__ __forceinline__ void pass_turn() {
+    named_barrier_arrive(kFirstTurn + 1 - group, 2 * 128);
+  }
+  static __device__ __forceinline__ void release(Barrier& barrier) {
+    if (thread() == 0) arrive(barrier);
+  }
+
+  // ---- tiles ----------------------------------------------------------------------------------
+
+  // The rows of a tile that are this thread's.
+  struct Rows {
+    Tile tile;
+    int visible[2];  // keys that they see; 0: the row's output is 0
+  };
+
+  // What is still needed of a tile when the next one has begun.
+  struct Ended {
+    Tile tile;
+    float inverse[2];  // of the sums; 0: the row's output is 0
+    int round;
+    bool finite;  // the sums
+  };
+
+  // All keys of the tile have been weighed, the last values may not have arrived.
+  __device__ __forceinline__ Ended end_of_tile() const {
+    Ended ended{rows_.tile, {0, 0}, round_, true};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = row_sum(sum_[r]);
+      const bool live = rows_.visible[r] > 0;
+      if (live) ended.inverse[r] = 1 / sum;
+      ended.finite &= !live || sum < INFINITY;
+      const int row = rows_.tile.row + row_in_tile() + 8 * r;
+      if (a_.lse != nullptr && lane() % 4 == 0 && row < a_.max_q) {
+        *lse_of_row(a_, rows_.tile, row) =
+            live ? fmaf(reference_[r], kLn2, logf(sum)) : -INFINITY;
+      }
+    }
+    return ended;
+  }
+
+  // The next tile in which there is something to compute.
+  __device__ __forceinline__ bool next_tile() {
+    while (schedule_.next(a_, rows_.tile)) {
+      const Extent extent = extent_of<P>(a_, rows_.tile);
+      if (extent.blocks == 0) continue;
+      const int row = rows_.tile.row + row_in_tile();
+      rows_.visible[0] = visible_keys<P>(a_, extent, row);
+      rows_.visible[1] = visible_keys<P>(a_, extent, row + 8);
+      // The group's first row sees the fewest keys.
+      first_masked_ = visible_keys<P>(a_, extent, rows_.tile.row + group * P::kGroupRows) /
+                      P::kBlockKeys;
+      block_ = 0;
+      blocks_ = extent.blocks;
+      round_ = schedule_.round();
+      return true;
+    }
+    return false;
+  }
+
+  // ---- products -------------------------------------------------------------------------------
+
+  // scores_ = Q K^T of the block in a stage.
+  __device__ __forceinline__ void issue_scores(int stage) {
+    constexpr int kStepsPerPanel = kPanelColumns / 16;
+    const Operand q = operand_along_k(shared_.q[group].panel[0]);
+    const Operand k = operand_along_k(shared_.k[stage].panel[0]);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < P::kHeadDim / 16; ++i) {
+      const int panel = i / kStepsPerPanel;
+      const int step = i % kStepsPerPanel;
+      Wgmma<Element, P::kBlockKeys>::shared_shared(
+          scores_, q + panel * (P::kRowsPanelBytes >> 4) + step * kColumnStep,
+          k + panel * (P::kBlockPanelBytes >> 4) + step * kColumnStep, i > 0);
+    }
+    wgmma_commit();
+  }
+
+  // out_ (+)= P V of the block in a stage.
+  __device__ __forceinline__ void issue_values(int stage, bool accumulate) {
+    const Operand v = operand_along_n<P::kBlockPanelBytes>(shared_.v[stage].panel[0]);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < P::kBlockKeys / 16; ++i) {
+      Wgmma<Element, P::kHeadDim>::registers_shared(out_, weights_ + 4 * i, v + i * kRowStep,
+                                                    accumulate || i > 0);
+    }
+    wgmma_commit();
+  }
+
+  // ---- lazy softmax ---------------------------------------------------------------------------
+
+  // The first block of the first tile: there are no values to go along with.
+  __device__ __forceinline__ void begin() {
+    wait(shared_.full_q[group], 0);
+    ++tiles_;
+    wait(shared_.full_k[0], 0);
+    take_turn();
+    issue_scores(0);
+    pass_turn();
+    wgmma_wait<0>();
+    wgmma_arrived(scores_);
+    release(shared_.empty_k[0]);
+    if (blocks_ == 1) release(shared_.empty_q[group]);
+    if (first_masked_ == 0) mask_scores();
+    set_reference();
+    compute_weights();
+    pack_weights();
+    count_ = 1;
+    block_ = 1;
+  }
+
+  // Takes in the next block of the stream, whose keys are in `stage`, and finishes the one before
+  // it, whose values are in the other. False when there is no next one; then
+  // `last` is the tile that ended.
+  template <int stage>
+  __device__ __forceinline__ bool advance(Ended& last) {
+    if (block_ < blocks_) {
+      step<stage, false>({});
+      return true;
+    }
+    const Ended ended = end_of_tile();
+    if (!next_tile()) {
+      last = ended;
+      return false;
+    }
+    wait(shared_.full_q[group], tiles_ & 1);
+    ++tiles_;
+    step<stage, true>(ended);
+    return true;
+  }
+
+  // The stream's last values.
+  __device__ __forceinline__ void drain(const Ended& last) {
+    const int stage = stage_of(count_ - 1);
+    take_turn();
+    wait(shared_.full_v[stage], parity_of(count_ - 1));
+    issue_values(stage, accumulate_);
+    pass_turn();
+    wgmma_wait<0>();
+    wgmma_arrived(out_);
+    release(shared_.empty_v[stage]);
+    end_tile(last);
+  }
+
+  // `first`: the block is the first of its tile, and the one before ends another.
+  template <int stage, bool first>
+  __device__ __forceinline__ void step(const Ended& ended) {
+    wait(shared_.full_k[stage], parity_of(count_));
+    take_turn();
+    issue_scores(stage);
+    wait(shared_.full_v[1 - stage], parity_of(count_ - 1));
+    issue_values(1 - stage, accumulate_);
+    pass_turn();
+
+    wgmma_wait<1>();
+    wgmma_arrived(scores_);
+    release(shared_.empty_k[stage]);
+    if (block_ + 1 == blocks_) release(shared_.empty_q[group]);
+    if (block_ >= first_masked_) mask_scores();
+    if (first) set_reference();
+    compute_weights();
+
+    wgmma_wait<0>();
+    wgmma_arrived(out_);
+    release(shared_.empty_v[1 - stage]);
+    if (first) end_tile(ended);
+    pack_weights();
+    accumulate_ = !first;
+    ++count_;
+    ++block_;
+  }
+
+  __device__ __forceinline__ void end_tile(const Ended& ended) {
+    if (store(ended) || lane() != 0) return;
+    const int bit = ended.round >> a_.redo_shift;
+    atomicOr(&shared_.redo[bit / 32], 1u << bit % 32);
+  }
+
+  // Scores of keys that a row does not see become what has weight 0 under either sign of the scale.
+  __device__ __forceinline__ void mask_scores() {
+    const float unseen = a_.scale_log2 < 0 ? INFINITY : -INFINITY;
+    const int first = block_ * P::kBlockKeys + first_column();
+    const int ends[2] = {rows_.visible[0] - first, rows_.visible[1] - first};
+#pragma unroll
+    for (int i = 0; i < P::kScores; ++i) {
+      if (i / 4 * 8 + i % 2 >= ends[i / 2 % 2]) scores_[i] = unseen;
+    }
+  }
+
+  // The largest logits of the block, for both rows; 0 where no key is seen.
+  __device__ __forceinline__ void set_reference() {
+    float extreme[2];
+    if (a_.scale_log2 > 0) {
+      extreme[0] = fmaxf(scores_[0], scores_[1]);
+      extreme[1] = fmaxf(scores_[2], scores_[3]);
+#pragma unroll
+      for (int i = 4; i < P::kScores; ++i) {
+        extreme[i / 2 % 2] = fmaxf(extreme[i / 2 % 2], scores_[i]);
+      }
+    } else {
+      extreme[0] = fminf(scores_[0], scores_[1]);
+      extreme[1] = fminf(scores_[2], scores_[3]);
+#pragma unroll
+      for (int i = 4; i < P::kScores; ++i) {
+        extreme[i / 2 % 2] = fminf(extreme[i / 2 % 2], scores_[i]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float logit = row_maximum(extreme[r] * a_.scale_log2);
+      reference_[r] = logit == -INFINITY ? 0 : logit;
+      sum_[r] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void compute_weights() {
+#pragma unroll
+    for (int i = 0; i < P::kScores; ++i) {
+      scores_[i] = exp2_fast(fmaf(scores_[i], a_.scale_log2, -reference_[i / 2 % 2]));
+    }
+    float sums[2] = {scores_[0] + scores_[1], scores_[2] + scores_[3]};
+#pragma unroll
+    for (int i = 4; i < P::kScores; ++i) sums[i / 2 % 2] += scores_[i];
+    sum_[0] += sums[0];
+    sum_[1] += sums[1];
+  }
+
+  // Weights as the left operand of the next product. Pinned: else the compiler moves the
+  // exponentials behind the barrier at which the other group waits.
+  __device__ __forceinline__ void pack_weights() {
+#pragma unroll
+    for (int i = 0; i < P::kScores / 2; ++i) {
+      weights_[i] = pack<Element>(scores_[2 * i], scores_[2 * i + 1]);
+    }
+#pragma unroll
+    for (int i = 0; i < P::kScores / 2; ++i) asm volatile("" : "+r"(weights_[i])::"memory");
+    asm volatile("" : "+f"(sum_[0]), "+f"(sum_[1])::"memory");
+  }
+
+  // Over the four threads that share a row.
+  static __device__ __forceinline__ float row_maximum(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+  }
+  static __device__ __forceinline__ float row_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+  }
+
+  // ---- online softmax -------------------------------------------------------------------------
+
+  __device__ __forceinline__ void compute_online() {
+    wait(shared_.full_q[group], tiles_ & 1);
+    ++tiles_;
+    float maximum[2] = {-INFINITY, -INFINITY};
+    sum_[0] = sum_[1] = 0;
+#pragma unroll 1
+    for (; block_ < blocks_; ++block_, ++count_) {
+      const int stage = stage_of(count_);
+      const int parity = parity_of(count_);
+      wait(shared_.full_k[stage], parity);
+      issue_scores(stage);
+      wgmma_wait<0>();
+      wgmma_arrived(scores_);
+      release(shared_.empty_k[stage]);
+      if (block_ + 1 == blocks_) release(shared_.empty_q[group]);
+      if (block_ >= first_masked_) mask_scores();
+
+      float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+      for (int i = 0; i < P::kScores; ++i) {
+        largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], scores_[i] * a_.scale_log2);
+      }
+      float shrink[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        largest[r] = fmaxf(maximum[r], row_maximum(largest[r]));
+        reference_[r] = largest[r] == -INFINITY ? 0 : largest[r];
+        shrink[r] = exp2_fast(maximum[r] - reference_[r]);
+        maximum[r] = largest[r];
+        sum_[r] *= shrink[r];
+      }
+      if (block_ > 0) {
+#pragma unroll
+        for (int i = 0; i < P::kOutputs; ++i) out_[i] *= shrink[i / 2 % 2];
+      }
+      compute_weights();
+      pack_weights();
+      wait(shared_.full_v[stage], parity);
+      issue_values(stage, block_ > 0);
+      wgmma_wait<0>();
+      wgmma_arrived(out_);
+      release(shared_.empty_v[stage]);
+    }
+    store(end_of_tile());
+  }
+
+  // ---- output ---------------------------------------------------------------------------------
+
+  // Divides out_ by the sums and queues it on its way. False, to the whole warp, if something of it
+  // is not finite.
+  __device__ __forceinline__ bool store(const Ended& ended) {
+    bool finite = ended.finite;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float inverse = ended.inverse[r];
+      float zero = 0;  // NaN once something is not finite
+#pragma unroll
+      for (int i = 2 * r; i < P::kOutputs; i += 4) {
+        zero = fmaf(0, out_[i], zero);
+        zero = fmaf(0, out_[i + 1], zero);
+        // A row without keys may have met a NaN among the values of others.
+        out_[i] = inverse == 0 ? 0 : out_[i] * inverse;
+        out_[i + 1] = inverse == 0 ? 0 : out_[i + 1] * inverse;
+      }
+      finite &= inverse == 0 || zero == 0;
+    }
+    if (a_.output_is_f32 != 0) {
+      store_f32(ended.tile);
+    } else {
+      store_rows(ended.tile);
+    }
+    return __all_sync(~0u, finite);
+  }
+
+  // Through the warp's own part of shared memory; a tensor map leaves out rows past max_q.
+  __device__ __forceinline__ void store_rows(const Tile& tile) {
+    // The map's last store has read what it stores. (Only the thread that queued it waits for
+    // something.)
+    cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
+    __syncwarp();
+    // Lanes 0-15 give the addresses of the left eight columns of sixteen, the others of the right.
+    const int row = warp() * P::kWarpRows + lane() % 16;
+#pragma unroll
+    for (int i = 0; i < P::kOutputs / 8; ++i) {
+      const float* const o = out_ + 8 * i;
+      const std::uint32_t blocks[4] = {pack<Element>(o[0], o[1]), pack<Element>(o[2], o[3]),
+                                       pack<Element>(o[4], o[5]), pack<Element>(o[6], o[7])};
+      const int chunk = i % 4 * 2 + lane() / 16;  // of 16 bytes
+      store_blocks(shared_address(shared_.out[group].panel[i / 4]) + row * kPanelRowBytes +
+                       ((chunk ^ row % 8) << 4),
+                   blocks);
+    }
+    queue_store(tile);
+  }
+
+  __device__ __forceinline__ void queue_store(const Tile& tile) {
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    __syncwarp();
+    const int row = warp() * P::kWarpRows;
+    const int row_of_call = tile.row + group * P::kGroupRows + row;
+    if (lane() == 0 && row_of_call < a_.max_q) {
+#pragma unroll
+      for (int i = 0; i < P::kPanels; ++i) {
+        store_box(a_.out, shared_.out[group].panel[i] + row * kPanelRowBytes,
+                  {i * kPanelColumns, tile.head, row_of_call, tile.sample});
+      }
+    }
+    cuda::ptx::cp_async_bulk_commit_group();
+  }
+
+  __device__ __forceinline__ void store_f32(const Tile& tile) const {
+    const int row = tile.row + row_in_tile();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row + 8 * r >= a_.max_q) continue;
+      float* const to = row_of_output<float>(a_, tile, row + 8 * r) + first_column();
+#pragma unroll
+      for (int i = 2 * r; i < P::kOutputs; i += 4) {
+        *reinterpret_cast<float2*>(to + i / 4 * 8) = float2{out_[i], out_[i + 1]};
+      }
+    }
+  }
+
+  using Element = typename P::Element;
+  static constexpr float kLn2 = 0.693147181f;
+
+  SharedMemory<P>& shared_;
+  const Arguments& a_;
+  Schedule<P> schedule_;
+
+  float scores_[P::kScores];
+  std::uint32_t weights_[P::kScores / 2];
+  float out_[P::kOutputs];
+  float reference_[2];
+  float sum_[2];  // of this thread's weights, before they are rounded
+
+  Rows rows_;             // of the tile whose block was taken in last
+  int round_ = 0;         // in which the tile was dealt
+  int block_ = 0;         // of the tile, that comes next
+  int blocks_ = 0;        // of the tile
+  int first_masked_ = 0;  // block from which on some row of the group does not see all keys
+  bool accumulate_ = false;  // the values that come next are not the first of their tile
+  int count_ = 0;         // blocks taken in, of all tiles
+  int tiles_ = 0;         // begun, of those with blocks
+  unsigned redone_ = 0;
+};
+
+}  // namespace batten::impl::native::sm90

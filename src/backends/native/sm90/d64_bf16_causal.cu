@@ -1,0 +1,9 @@
+#include "backends/native/sm90/instantiate.cuh"
+
+namespace batten::impl::native::sm90 {
+
+Instance d64_bf16_causal() {
+  return instance_of<Policy<__nv_bfloat16, 64, 128, true>>("sm90 d64 bf16 causal", "128x128");
+}
+
+}  // namespace batten::impl::native::sm90

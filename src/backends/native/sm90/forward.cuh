@@ -1,0 +1,75 @@
+// The forward kernel: the roles of a CTA. docs/kernels/sm90.md draws how they work together.
+#pragma once
+
+#include "backends/native/sm90/consumer.cuh"
+
+namespace batten::impl::native::sm90 {
+
+template <class P>
+__device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments& a) {
+  if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : {&a.q, &a.k, &a.v, &a.out}) prefetch_map(*map);
+    for (int i = 0; i < P::kGroups; ++i) {
+      cuda::ptx::mbarrier_init(&shared.full_q[i], 1);
+      cuda::ptx::mbarrier_init(&shared.empty_q[i], 1);
+    }
+    for (int i = 0; i < P::kStages; ++i) {
+      cuda::ptx::mbarrier_init(&shared.full_k[i], 1);
+      cuda::ptx::mbarrier_init(&shared.empty_k[i], P::kGroups);
+      cuda::ptx::mbarrier_init(&shared.full_v[i], 1);
+      cuda::ptx::mbarrier_init(&shared.empty_v[i], P::kGroups);
+    }
+    cuda::ptx::mbarrier_init(&shared.tail_v, 1);
+    cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
+  }
+  if (threadIdx.x < kRedoWords) shared.redo[threadIdx.x] = a.online != 0 ? ~0u : 0u;
+  __syncthreads();
+}
+
+// For all who take part in tiles: SharedMemory::redo is complete after this. True: it is empty.
+template <class P>
+__device__ __forceinline__ bool all_done(const SharedMemory<P>& shared) {
+  named_barrier_sync(kPassDone, P::kGroups * 128 + 2 * 32);
+  return __all_sync(~0u, shared.redo[threadIdx.x % kRedoWords] == 0);
+}
+
+template <class P, int group>
+__device__ __forceinline__ void consume(SharedMemory<P>& shared, const Arguments& a) {
+  Consumer<P, group> consumer(shared, a);
+  if (a.online == 0) consumer.run_lazy();
+  if (!all_done(shared)) consumer.run_online();
+  consumer.finish();
+}
+
+template <class P, class Producer>
+__device__ __forceinline__ void produce(SharedMemory<P>& shared, const Arguments& a) {
+  Producer producer(shared, a);
+  if (a.online == 0) producer.run(nullptr);
+  if (!all_done(shared)) producer.run(shared.redo);
+}
+
+template <class P>
+__global__ void __launch_bounds__(P::kThreads, 1) forward(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) std::uint8_t memory[];
+  auto& shared = *reinterpret_cast<SharedMemory<P>*>(memory);
+  prepare(shared, a);
+
+  // Roles by warpgroup; the compiler must see that a warp has one role.
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  if (warpgroup == 0) {
+    give_up_registers<P::kProducerRegisters>();
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    if (warp == 0) produce<P, BlockProducer<P>>(shared, a);
+    if (warp == 1) produce<P, QueryProducer<P>>(shared, a);
+    if (warp == 2) write_empty_tiles<P>(a);
+  } else {
+    take_registers<P::kConsumerRegisters>();
+    if (warpgroup == 1) {
+      consume<P, 0>(shared, a);
+    } else {
+      consume<P, 1>(shared, a);
+    }
+  }
+}
+
+}  // namespace batten::impl::native::sm90

@@ -1,0 +1,24 @@
+// The compiled kernels, each in a translation unit of its own.
+#pragma once
+
+#include "problem/problem.hpp"
+
+namespace batten::impl::native::sm90 {
+
+struct Instance {
+  const char* kernel = nullptr;  // for the receipt
+  const char* tile = nullptr;    // likewise: query rows x keys
+  DType dtype = DType::none;
+  int head_dim = 0;
+  bool causal = false;
+  int rows = 0;     // query rows of a tile
+  int keys = 0;     // keys of a block
+  int columns = 0;  // of a tensor map's box
+  int q_box_rows = 0;
+  int out_box_rows = 0;
+  int threads = 0;
+  int shared_bytes = 0;
+  const void* function = nullptr;
+};
+
+}  // namespace batten::impl::native::sm90

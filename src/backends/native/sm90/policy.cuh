@@ -1,0 +1,54 @@
+// What a kernel is compiled for, and the numbers that follow from it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "backends/native/sm90/wgmma.cuh"
+
+namespace batten::impl::native::sm90 {
+
+template <class ElementType, int head_dim, int block_keys, bool causal>
+struct Policy {
+  using Element = ElementType;
+  static constexpr bool kCausal = causal;
+  static constexpr int kHeadDim = head_dim;
+  static constexpr int kBlockKeys = block_keys;  // keys of one step
+  static_assert(head_dim % 16 == 0 && block_keys % 16 == 0, "products take 16 at a time");
+
+  static constexpr int kGroups = 2;     // consumer warpgroups
+  static constexpr int kGroupRows = 64; // query rows of one
+  static constexpr int kTileRows = kGroups * kGroupRows;
+  static constexpr int kWarpRows = 16;
+  static constexpr int kStages = 2;  // of keys, and of values
+  static constexpr int kThreads = 128 * (1 + kGroups);
+
+  static constexpr int kPanels = (head_dim + kPanelColumns - 1) / kPanelColumns;
+  static constexpr int kBlockPanelBytes = block_keys * kPanelRowBytes;
+  static constexpr int kRowsPanelBytes = kGroupRows * kPanelRowBytes;
+
+  // Registers of a thread: scores of a block, and the output.
+  static constexpr int kScores = block_keys / 2;
+  static constexpr int kOutputs = head_dim / 2;
+
+  // setmaxnreg: the sum over a CTA's threads stays within the 65,536 of an SM.
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kConsumerRegisters = 240;
+  static_assert(128 * kProducerRegisters + 128 * kGroups * kConsumerRegisters <= 65536);
+};
+
+template <class Element>
+__device__ __forceinline__ std::uint32_t pack(float low, float high) {
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+}
+
+}  // namespace batten::impl::native::sm90

@@ -1,0 +1,118 @@
+// Which tiles a CTA computes, in which order, and what a tile is. Every role of a CTA walks through
+// the same schedule by itself.
+#pragma once
+
+#include "backends/native/sm90/arguments.hpp"
+#include "backends/native/sm90/shared_memory.cuh"
+
+namespace batten::impl::native::sm90 {
+
+// A tile's place in the call.
+struct Tile {
+  int sample = 0;  // of the call
+  int head = 0;    // of the queries
+  int row = 0;     // the first
+};
+
+// What there is to compute in it.
+struct Extent {
+  int queries = 0;  // of the sample
+  int keys = 0;     // likewise
+  int blocks = 0;   // of keys that some row of the tile sees; they are the first ones
+};
+
+__device__ __forceinline__ int length_of(const Arguments& a, const std::int32_t* device,
+                                         int position, int local_sample, int full) {
+  if (device != nullptr) return min(max(__ldg(device + local_sample), 0), full);
+  if (position >= 0) return a.host_lengths[position + local_sample];
+  return full;
+}
+
+// Keys that a row sees are those before this one; 0 for rows past the sample's queries.
+template <class P>
+__device__ __forceinline__ int visible_keys(const Arguments& a, const Extent& e, int row) {
+  if (row >= e.queries) return 0;
+  if (!P::kCausal) return e.keys;
+  const int shift = a.bottom_right != 0 ? e.keys - e.queries : 0;
+  return min(max(row + 1 + shift, 0), e.keys);
+}
+
+template <class P>
+__device__ __forceinline__ Extent extent_of(const Arguments& a, const Tile& tile) {
+  const int local = tile.sample - a.first_sample;
+  Extent e;
+  e.queries = length_of(a, a.q_lengths, a.q_position, local, a.max_q);
+  e.keys = length_of(a, a.kv_lengths, a.kv_position, local, a.max_kv);
+  // The last row of the tile sees the most.
+  const int last = min(tile.row + P::kTileRows, e.queries) - 1;
+  const int seen = last < tile.row ? 0 : visible_keys<P>(a, e, last);
+  e.blocks = (seen + P::kBlockKeys - 1) / P::kBlockKeys;
+  return e;
+}
+
+template <class T>
+__device__ __forceinline__ T* row_of_output(const Arguments& a, const Tile& tile, int row) {
+  return static_cast<T*>(a.output) + tile.sample * a.out_layout.batch + row * a.out_layout.row +
+         tile.head * a.out_layout.head;
+}
+
+__device__ __forceinline__ float* lse_of_row(const Arguments& a, const Tile& tile, int row) {
+  return a.lse + tile.sample * a.lse_layout.batch + row * a.lse_layout.row +
+         tile.head * a.lse_layout.head;
+}
+
+// Tiles are dealt out in rounds. Without a mask a head's tiles follow each other, so that the CTAs of
+// a round share keys in the L2 cache. Under a causal mask tiles differ in length: within a section
+// (heads whose keys fit into the cache) the longest come first, and every other round is dealt in
+// the opposite order, which evens the sums out.
+template <class P>
+class Schedule {
+ public:
+  // With `redo` only the tiles whose bit is set.
+  __device__ __forceinline__ explicit Schedule(const std::uint32_t* redo = nullptr) : redo_(redo) {}
+
+  // Which of the CTA's tiles next() found.
+  __device__ __forceinline__ int round() const { return round_ - 1; }
+
+  __device__ __forceinline__ bool next(const Arguments& a, Tile& tile) {
+    const int ctas = static_cast<int>(gridDim.x);
+    const int cta = static_cast<int>(blockIdx.x);
+    for (;;) {
+      const int round = round_++;
+      if (round * ctas >= a.tiles) return false;
+      const bool reversed = P::kCausal && round % 2 != 0;
+      const int index = round * ctas + (reversed ? ctas - 1 - cta : cta);
+      if (index >= a.tiles) return false;  // only the last round has holes
+      if (redo_ != nullptr) {
+        const int bit = round >> a.redo_shift;
+        if ((redo_[bit / 32] >> bit % 32 & 1) == 0) continue;
+      }
+      tile = tile_at(a, index);
+      return true;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ Tile tile_at(const Arguments& a, int index) {
+    int head;  // counted through all samples
+    int row_tile;
+    if constexpr (P::kCausal) {
+      const int section = a.per_section.quotient(index);
+      const int place = index - section * a.row_tiles * a.section_heads;
+      const Divisor& heads = section == a.last_section ? a.heads_of_last : a.heads_of_section;
+      const int level = heads.quotient(place);
+      head = section * a.section_heads + place - level * static_cast<int>(heads.divisor);
+      row_tile = a.row_tiles - 1 - level;
+    } else {
+      head = a.per_head.quotient(index);
+      row_tile = index - head * a.row_tiles;
+    }
+    const int local = a.heads.quotient(head);
+    return {a.first_sample + local, head - local * a.num_heads, row_tile * P::kTileRows};
+  }
+
+  const std::uint32_t* redo_;
+  int round_ = 0;
+};
+
+}  // namespace batten::impl::native::sm90

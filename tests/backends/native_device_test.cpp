@@ -1,0 +1,225 @@
+// The native backend's lazy softmax on a GPU: logits that leave the range which the first block of
+// keys suggests, in every way, against the float64 reference.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "conformance/conformance.hpp"
+#include "conformance/device_tensor.hpp"
+#include "conformance/gpu_test.hpp"
+#include "conformance/random.hpp"
+
+namespace batten::conformance {
+namespace {
+
+const Device kGpu = Device::cuda(0);
+constexpr int kBlock = 128;  // keys of a kernel's step; what matters here is about its size
+
+struct Scene {
+  DType dtype = bf16;
+  Mask mask = Mask::none;
+  int head_dim = 128;
+  std::int64_t batch = 1, q = 300, kv = 1000;
+  int heads = 2, kv_heads = 1;
+  std::optional<double> scale = {};
+  std::vector<std::int32_t> kv_lengths = {};
+  const char* backend = "native";
+};
+
+// The logit that key j of a key head is to have with every query.
+using Logit = std::function<float(std::int64_t j, std::int64_t head)>;
+
+class NativeLazy : public testing::Test {
+ protected:
+  void SetUp() override { SKIP_UNLESS_AVAILABLE("native", kGpu); }
+
+  // `spread`: of the logits about their mean; `values`: magnitude of the values.
+  static void expect_right(const std::string& what, const Scene& s, const Logit& logit,
+                           float spread = 1, float values = 1) {
+    Case one;
+    one.name = "native/" + what;
+    one.problem = {.dtype = s.dtype,
+                   .num_heads = s.heads,
+                   .num_kv_heads = s.kv_heads,
+                   .head_dim = s.head_dim,
+                   .mask = s.mask,
+                   .scale = s.scale};
+    one.batch = s.batch;
+    one.q = s.q;
+    one.kv = s.kv;
+    one.kv_lengths = s.kv_lengths;
+    const Geometry geometry = geometry_of(one);
+    const double scale = scale_of(one);
+
+    // Queries near 1 in every element, so that an element of a key adds the same to all logits.
+    const auto dim = static_cast<std::size_t>(s.head_dim);
+    Inputs inputs;
+    Random random(seed_of(one.name));
+    inputs.q.resize(static_cast<std::size_t>(geometry.q_rows * s.heads) * dim);
+    inputs.k.resize(static_cast<std::size_t>(geometry.kv_rows * s.kv_heads) * dim);
+    inputs.v.resize(inputs.k.size());
+    for (float& x : inputs.q) x = 1 + 0.1f * random.normal();
+    for (float& x : inputs.v) x = values * random.normal();
+    const auto per_element = static_cast<float>(1 / (scale * s.head_dim));
+    const auto noise = static_cast<float>(spread / (std::abs(scale) * std::sqrt(s.head_dim)));
+    for (std::size_t i = 0; i < inputs.k.size(); ++i) {
+      const std::size_t row = i / dim;
+      const auto head = static_cast<std::int64_t>(row % static_cast<std::size_t>(s.kv_heads));
+      const auto j = static_cast<std::int64_t>(row / static_cast<std::size_t>(s.kv_heads)) % s.kv;
+      inputs.k[i] = logit(j, head) * per_element + noise * random.normal();
+    }
+
+    const auto upload = [&](const std::vector<float>& numbers, std::int64_t rows, int heads) {
+      DeviceTensor tensor(kGpu, s.dtype,
+                          contiguous_layout({s.batch, rows, heads, s.head_dim}));
+      tensor.upload(numbers, 0);
+      return tensor;
+    };
+    const DeviceTensor q = upload(inputs.q, s.q, s.heads);
+    const DeviceTensor k = upload(inputs.k, s.kv, s.kv_heads);
+    const DeviceTensor v = upload(inputs.v, s.kv, s.kv_heads);
+    DeviceTensor out(kGpu, s.dtype, contiguous_layout({s.batch, s.q, s.heads, s.head_dim}));
+    DeviceTensor lse(kGpu, f32, contiguous_layout({s.batch, s.q, s.heads}));
+    out.fill_bits(0x7fff);
+    lse.fill_bits(0x7fc00001);
+    Attention attention(one.problem, kGpu, {.backend = s.backend});
+    CallOptions options{.lse = lse.view()};
+    if (!s.kv_lengths.empty()) options.kv_lengths = TensorView(one.kv_lengths);
+    attention.forward(q.view(), k.view(), v.view(), out.view(), options);
+    synchronize(kGpu);
+
+    const Expected expected =
+        compute_expected(one.problem, scale, geometry, inputs, {.device = kGpu});
+    const BoundsReport report =
+        check_bounds(one.problem, geometry, expected, out.download(), lse.download());
+    for (const Violation& violation : report.violations)
+      ADD_FAILURE() << what << " " << name_of(s.dtype) << " " << s.backend << ": "
+                    << violation.what;
+  }
+};
+
+constexpr DType kDTypes[] = {bf16, f16};
+
+TEST_F(NativeLazy, LogitsThatGrowFromBlockToBlock) {
+  // Nats a block: within the range, at its edges, far outside, and downwards.
+  for (const DType dtype : kDTypes)
+    for (const float step : {0.1f, 1.5f, 5.f, 10.f, 11.f, 12.f, 30.f, 80.f, 88.f, 95.f, 300.f, 4000.f,
+                             -5.f, -60.f, -300.f})
+      for (const int dim : {64, 128})
+        expect_right(fmt::format("grow {} d{}", step, dim), {.dtype = dtype, .head_dim = dim},
+                     [&](std::int64_t j, std::int64_t) {
+                       return step * static_cast<float>(j / kBlock);
+                     });
+}
+
+TEST_F(NativeLazy, OneKeyFarAboveAllOthers) {
+  for (const DType dtype : kDTypes)
+    for (const Mask mask : {Mask::none, Mask::causal, Mask::causal_top_left})
+      for (const float height : {8.f, 40.f, 87.f, 100.f, 1000.f})
+        for (const std::int64_t at : {0, 127, 128, 200, 640, 998, 999})
+          expect_right(fmt::format("peak {} at {} {}", height, at, name_of(mask)),
+                       {.dtype = dtype, .mask = mask},
+                       [&](std::int64_t j, std::int64_t) { return j == at ? height : 0; });
+}
+
+TEST_F(NativeLazy, OneHeadInRangeAndOneOutside) {
+  for (const DType dtype : kDTypes)
+    expect_right("two heads", {.dtype = dtype, .batch = 3, .heads = 6, .kv_heads = 2},
+                 [](std::int64_t j, std::int64_t head) {
+                   return head == 0 ? 0 : 200 * static_cast<float>(j / kBlock);
+                 });
+}
+
+TEST_F(NativeLazy, FirstBlocksThatManyRowsDoNotSee) {
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t kv : {1, 100, 129, 300, 500})
+      for (const float step : {0.f, 100.f})
+        expect_right(fmt::format("more rows than keys {} {}", kv, step),
+                     {.dtype = dtype, .mask = Mask::causal, .q = 700, .kv = kv},
+                     [&](std::int64_t j, std::int64_t) {
+                       return step * static_cast<float>(j / 64);
+                     });
+}
+
+TEST_F(NativeLazy, EqualAndHugeLogits) {
+  for (const DType dtype : kDTypes)
+    for (const float level : {0.f, 50.f, -50.f, 3000.f, -3000.f, 9e4f, -9e4f})
+      expect_right(fmt::format("level {}", level), {.dtype = dtype, .scale = 1.0},
+                   [&](std::int64_t, std::int64_t) { return level; }, 0);
+}
+
+TEST_F(NativeLazy, ValuesAtTheEndsOfTheFormat) {
+  // With keys that grow, weights grow: their products must not overflow unseen.
+  for (const float step : {0.f, 20.f, 60.f})
+    for (const float values : {1e-37f, 1e-20f, 1e20f, 1e35f})
+      expect_right(fmt::format("values {} step {}", values, step), {.dtype = bf16},
+                   [&](std::int64_t j, std::int64_t) {
+                     return step * static_cast<float>(j / kBlock);
+                   },
+                   1, values);
+  for (const float step : {0.f, 8.f})
+    for (const float values : {1e-4f, 1.5e4f})
+      expect_right(fmt::format("half values {} step {}", values, step), {.dtype = f16},
+                   [&](std::int64_t j, std::int64_t) {
+                     return step * static_cast<float>(j / kBlock);
+                   },
+                   1, values);
+}
+
+TEST_F(NativeLazy, EveryTileOfManyIsComputedAgain) {
+  for (const DType dtype : kDTypes)
+    for (const Mask mask : {Mask::none, Mask::causal})
+      expect_right("every tile",
+                   {.dtype = dtype, .mask = mask, .batch = 4, .q = 1500, .kv = 1500, .heads = 12,
+                    .kv_heads = 4},
+                   [](std::int64_t j, std::int64_t) { return 150 * static_cast<float>(j / kBlock); });
+}
+
+TEST_F(NativeLazy, ScalesOfEitherSign) {
+  for (const DType dtype : kDTypes)
+    for (const double scale : {-0.1, -3.0, 0.02, 5.0})
+      for (const float step : {0.f, 3.f, 120.f})
+        expect_right(fmt::format("scale {} step {}", scale, step),
+                     {.dtype = dtype, .mask = Mask::causal, .scale = scale},
+                     [&](std::int64_t j, std::int64_t) {
+                       return step * static_cast<float>(j / kBlock);
+                     });
+}
+
+TEST_F(NativeLazy, ShorterSamplesThatLeaveTheRange) {
+  for (const DType dtype : kDTypes)
+    expect_right("lengths",
+                 {.dtype = dtype, .batch = 5, .kv_lengths = {1000, 0, 1, 513, 640}},
+                 [](std::int64_t j, std::int64_t) { return 100 * static_cast<float>(j / kBlock); });
+}
+
+TEST_F(NativeLazy, OnlineThroughoutByItsForm) {
+  for (const DType dtype : kDTypes)
+    for (const Mask mask : {Mask::none, Mask::causal})
+      for (const float step : {0.f, 7.f, 200.f})
+        expect_right(fmt::format("online {}", step),
+                     {.dtype = dtype, .mask = mask, .batch = 2, .backend = "native:online"},
+                     [&](std::int64_t j, std::int64_t) {
+                       return step * static_cast<float>(j / kBlock);
+                     });
+}
+
+TEST_F(NativeLazy, WidthsByTheirForms) {
+  for (const DType dtype : kDTypes)
+    for (const char* form : {"native:128x128", "native:128x144"})
+      for (const std::int64_t kv : {1, 127, 128, 129, 143, 144, 145, 257, 288, 300, 1000})
+        for (const float step : {0.f, 200.f})
+          expect_right(fmt::format("width {} {}", kv, step),
+                       {.dtype = dtype, .kv = kv, .backend = form},
+                       [&](std::int64_t j, std::int64_t) {
+                         return step * static_cast<float>(j / kBlock);
+                       });
+}
+
+}  // namespace
+}  // namespace batten::conformance

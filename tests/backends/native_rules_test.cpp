@@ -1,0 +1,125 @@
+// What of `native` needs no GPU: what is refused, the width of a block, the order of tiles, and the
+// division that the kernels use.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "backends/native/rules.hpp"
+
+#if BATTEN_WITH_NATIVE
+#include "backends/native/native.hpp"
+#include "backends/native/sm90/arguments.hpp"
+#include "fakes/fake_device.hpp"
+#endif
+
+namespace batten::impl::native {
+namespace {
+
+Problem problem_of(std::int32_t head_dim = 128) {
+  Problem problem;
+  problem.dtype = problem.out_dtype = DType::bf16;
+  problem.num_heads = 12;
+  problem.num_kv_heads = 4;
+  problem.head_dim = problem.head_dim_v = head_dim;
+  return problem;
+}
+
+Shape shape_of(std::int64_t rows, std::int64_t keys) {
+  Shape shape;
+  shape.batch = 2;
+  shape.max_q = rows;
+  shape.max_kv = keys;
+  shape.q = shape.out = {rows * 12 * 128, 12 * 128, 128};
+  shape.k = shape.v = {keys * 4 * 128, 4 * 128, 128};
+  return shape;
+}
+
+TEST(NativeRules, RefusesProblemsWithAReason) {
+  EXPECT_FALSE(why_not(problem_of()).has_value());
+  EXPECT_FALSE(why_not(problem_of(64)).has_value());
+  EXPECT_NE(why_not(problem_of(72)).value_or("").find("72"), std::string::npos);
+  Problem fp32 = problem_of();
+  fp32.dtype = DType::f32;
+  EXPECT_NE(why_not(fp32).value_or("").find("float32"), std::string::npos);
+  Problem uneven = problem_of();
+  uneven.head_dim_v = 64;
+  EXPECT_NE(why_not(uneven).value_or("").find("equal head dims"), std::string::npos);
+}
+
+TEST(NativeRules, RefusesWhatATensorMapCannotSay) {
+  const Problem problem = problem_of();
+  Shape shape = shape_of(100, 200);
+  EXPECT_FALSE(why_not(problem, shape).has_value());
+  shape.k.batch = shape.v.head = 0;  // one entry that is not stepped along
+  EXPECT_FALSE(why_not(problem, shape).has_value());
+  shape.k.row = 0;
+  EXPECT_NE(why_not(problem, shape).value_or("").find("k: rows"), std::string::npos);
+  shape = shape_of(100, 200);
+  shape.v.batch = std::int64_t{1} << 39;
+  EXPECT_NE(why_not(problem, shape).value_or("").find("2^40"), std::string::npos);
+  shape = shape_of(100, 200);
+  shape.packed = true;
+  EXPECT_NE(why_not(problem, shape).value_or("").find("packed"), std::string::npos);
+}
+
+TEST(NativeRules, LayoutsAndPointersAreNotBakedIn) {
+  const Shape shape = shape_of(100, 200);
+  Shape other = shape;
+  other.k.row += 8;
+  other.lse = true;
+  EXPECT_EQ(plan_key(shape), plan_key(other));
+  other.max_kv = 201;
+  EXPECT_NE(plan_key(shape), plan_key(other));
+}
+
+TEST(NativeRules, TheWidthWastesLeast) {
+  const Problem problem = problem_of();
+  EXPECT_EQ(block_keys(problem, shape_of(128, 257), ""), 144);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 256), ""), 128);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 512), ""), 128);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 4097), ""), 128);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 512), "128x144"), 144);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 257), "128x128"), 128);
+  // A sample's bits must not depend on the longest of its batch.
+  Problem invariant = problem;
+  invariant.batch_invariant = true;
+  EXPECT_EQ(block_keys(invariant, shape_of(128, 257), ""), 128);
+}
+
+TEST(NativeRules, SectionsHoldWholeHeads) {
+  EXPECT_EQ(section_heads(8, 256, 132), 33);
+  EXPECT_EQ(section_heads(128, 16, 132), 3);
+  EXPECT_EQ(section_heads(1, 16, 132), 16);
+  EXPECT_EQ(section_heads(1000, 16, 132), 1);
+}
+
+#if BATTEN_WITH_NATIVE
+
+TEST(NativeDivisor, DividesAsDivisionDoes) {
+  for (std::uint32_t d = 1; d < 3000; d += d < 300 ? 1 : 37) {
+    const sm90::Divisor divisor(d);
+    for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{d} - 1,
+                                 std::int64_t{d}, std::int64_t{d} * 7919, std::int64_t{d} * 7919 - 1,
+                                 (std::int64_t{1} << 31) - 1, std::int64_t{1000003}}) {
+      if (n >= std::int64_t{1} << 31) continue;
+      ASSERT_EQ(divisor.quotient(static_cast<int>(n)), n / d) << n << " / " << d;
+    }
+  }
+}
+
+TEST(NativeBackend, IsForSm90) {
+  batten::testing::FakeDevices devices;
+  const auto backend = make_native();
+  devices->change_properties(0).major = 9;
+  devices->change_properties(0).minor = 0;
+  EXPECT_TRUE(backend->availability(Device::cuda(0)).available);
+  devices->change_properties(0).major = 10;
+  EXPECT_NE(backend->availability(Device::cuda(0)).reason.find("sm100"), std::string::npos);
+  EXPECT_FALSE(backend->availability(Device::cpu()).available);
+  EXPECT_FALSE(backend->availability(Device::cuda(7)).available);
+}
+
+#endif
+
+}  // namespace
+}  // namespace batten::impl::native
