@@ -42,6 +42,9 @@ class Plan {
   // neither synchronise nor allocate.
   virtual void run(const Shape& shape, const Call& call, void* workspace) const = 0;
 
+  // What the calls so far have shown, for the next receipt; "" if nothing. Waits for none of them.
+  virtual std::string remark() const { return {}; }
+
  protected:
   PlanInfo info_;
 };

@@ -211,7 +211,12 @@ void Attention::forward(const batten_call& raw, batten_receipt* receipt) {
       device_runtime().check_last_error("forward (BATTEN_CHECK)");
     }
   }
-  if (receipt != nullptr) copy_receipt(resolved->receipt, reused, *receipt);
+  if (receipt == nullptr) return;
+  const std::string remark = plan.remark();
+  if (remark.empty()) return copy_receipt(resolved->receipt, reused, *receipt);
+  batten_receipt with_remark = resolved->receipt;
+  add_remark(with_remark, remark);
+  copy_receipt(with_remark, reused, *receipt);
 }
 
 }  // namespace batten::impl

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 namespace batten::impl {
 namespace {
@@ -27,6 +28,10 @@ batten_receipt make_receipt(std::string_view backend, const PlanInfo& plan,
   r.splits = plan.splits;
   r.workspace_size = plan.workspace_size;
   return r;
+}
+
+void add_remark(batten_receipt& receipt, std::string_view remark) {
+  put(receipt.kernel, std::string(receipt.kernel).append(", ").append(remark));
 }
 
 void copy_receipt(const batten_receipt& source, bool plan_reused, batten_receipt& target) {

@@ -57,9 +57,55 @@ TEST(NativeRules, RefusesWhatATensorMapCannotSay) {
   shape = shape_of(100, 200);
   shape.v.batch = std::int64_t{1} << 39;
   EXPECT_NE(why_not(problem, shape).value_or("").find("2^40"), std::string::npos);
-  shape = shape_of(100, 200);
+}
+
+// 16 samples of up to 1,000 rows and keys, one after another.
+Shape packed_shape() {
+  Shape shape;
   shape.packed = true;
-  EXPECT_NE(why_not(problem, shape).value_or("").find("packed"), std::string::npos);
+  shape.batch = 16;
+  shape.max_q = shape.max_kv = 1000;
+  shape.tokens_q = shape.tokens_kv = 9000;
+  shape.offsets_q = shape.offsets_kv = Source::device;
+  shape.q = shape.out = {0, 12 * 128, 128};
+  shape.k = shape.v = {0, 4 * 128, 128};
+  return shape;
+}
+
+TEST(NativeRules, PackedSamplesAreServed) {
+  Shape shape = packed_shape();
+  EXPECT_FALSE(why_not(problem_of(), shape).has_value());
+  shape.k.row = 0;
+  EXPECT_NE(why_not(problem_of(), shape).value_or("").find("k: rows"), std::string::npos);
+}
+
+TEST(NativeRules, ALaunchTakesAsManySamplesAsItsParametersHold) {
+  const Problem problem = problem_of();
+  Shape shape = packed_shape();
+  shape.batch = 1000;
+  shape.max_q = 100;
+  EXPECT_EQ(samples_of_launch(problem, shape, 132), 1000);
+  shape.q_lengths = Source::host;
+  EXPECT_EQ(samples_of_launch(problem, shape, 132), 257);
+  shape.kv_lengths = Source::host;
+  EXPECT_EQ(samples_of_launch(problem, shape, 132), 128);
+  shape.offsets_q = shape.offsets_kv = Source::host;
+  EXPECT_EQ(samples_of_launch(problem, shape, 132), 63);
+  shape.batch = 5;
+  EXPECT_EQ(samples_of_launch(problem, shape, 132), 5);
+}
+
+TEST(NativeRules, TilesOfDifferentSamplesDoNotShareABit) {
+  const Problem problem = problem_of();
+  Shape shape = packed_shape();
+  shape.batch = 1000;
+  shape.max_q = 20000;  // 157 x 12 tiles
+  const std::int64_t samples = samples_of_launch(problem, shape, 132);
+  EXPECT_EQ(samples, 512 * 132 / (157 * 12));
+  shape.max_q = 10'000'000;
+  EXPECT_EQ(samples_of_launch(problem, shape, 132), 1);
+  shape.max_q = 0;
+  EXPECT_EQ(samples_of_launch(problem, shape, 132), 1000);
 }
 
 TEST(NativeRules, LayoutsAndPointersAreNotBakedIn) {
@@ -70,6 +116,9 @@ TEST(NativeRules, LayoutsAndPointersAreNotBakedIn) {
   EXPECT_EQ(plan_key(shape), plan_key(other));
   other.max_kv = 201;
   EXPECT_NE(plan_key(shape), plan_key(other));
+  other = packed_shape();
+  other.tokens_q = 123456;
+  EXPECT_EQ(plan_key(packed_shape()), plan_key(other));
 }
 
 TEST(NativeRules, TheWidthWastesLeast) {

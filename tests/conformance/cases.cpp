@@ -137,7 +137,6 @@ std::vector<std::string> features(const Case& one) {
   add(one.problem.mask == Mask::causal &&
           any_sample(one, [](std::int64_t q, std::int64_t kv) { return q > kv; }),
       "more_queries_than_keys");
-  add(one.form == Form::packed, "packed");
   add(one.gap > 0 || one.lead > 0 || one.tail > 0, "gaps");
   add(one.strides == Strides::shared_batch || one.strides == Strides::shared_heads, "shared_kv");
   return all;

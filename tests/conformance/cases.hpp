@@ -103,7 +103,7 @@ bool is_ragged(const Case& one);
 
 // Properties that a row's may_refuse can name: "nonpositive_scale", "nonfinite_padding",
 // "float32_output", "batch_invariant", "device_lengths", "empty_samples", "more_queries_than_keys"
-// (under bottom-right causal), "packed", "gaps", "shared_kv".
+// (under bottom-right causal), "gaps", "shared_kv".
 std::vector<std::string> features(const Case& one);
 
 // Why a refusal of this case is legal for the backend; nothing: it must be served.

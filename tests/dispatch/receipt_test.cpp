@@ -150,6 +150,22 @@ TEST_F(ReceiptTest, IsOptionalAndOfTheCallersSize) {
   EXPECT_EQ(memory.rubbish_from(sizeof(std::size_t)), offsetof(batten_receipt, kernel));
 }
 
+TEST_F(ReceiptTest, SaysWhatEarlierCallsHaveShown) {
+  FakeBackend& native = backends_.add("native");
+  int calls = 0;
+  native.answers().on_run = [&](const RecordedRun&) { ++calls; };
+  native.answers().remark = [&] { return calls < 2 ? "" : std::to_string(calls) + " calls"; };
+  auto a = attention();
+  TestCall call(good_problem(), kGpu);
+  EXPECT_STREQ(forward(a, call.raw).kernel, "fake_kernel");
+  EXPECT_STREQ(forward(a, call.raw).kernel, "fake_kernel, 2 calls");
+  EXPECT_STREQ(forward(a, call.raw).kernel, "fake_kernel, 3 calls");
+  native.answers().remark = [] { return std::string(200, 'r'); };
+  const batten_receipt receipt = forward(a, call.raw);
+  EXPECT_EQ(std::strlen(receipt.kernel), sizeof(receipt.kernel) - 1);
+  EXPECT_STREQ(receipt.tile, "128x64");
+}
+
 TEST_F(ReceiptTest, ALongReasonIsCutNotLost) {
   for (int i = 0; i < 20; ++i) {
     backends_.add("b" + std::to_string(i)).unavailable(std::string(100, 'x'), "");

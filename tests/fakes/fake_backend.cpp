@@ -31,6 +31,10 @@ class FakeBackend::FakePlan final : public impl::Plan {
     if (state_->answers.on_run) state_->answers.on_run(run);
   }
 
+  std::string remark() const override {
+    return state_->answers.remark ? state_->answers.remark() : std::string();
+  }
+
  private:
   std::shared_ptr<State> state_;
   int number_;

@@ -46,6 +46,7 @@ struct FakeAnswers {
   std::function<std::size_t(const impl::Shape&)> workspace_size;
   std::function<void()> on_plan;  // may wait, or throw
   std::function<void(const RecordedRun&)> on_run;
+  std::function<std::string()> remark;
 };
 
 class FakeBackend final : public impl::Backend {

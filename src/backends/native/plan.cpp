@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
 
+#include "backends/native/redo_watch.hpp"
 #include "backends/native/rules.hpp"
 #include "backends/native/sm90/arguments.hpp"
 #include "backends/native/sm90/instances.hpp"
@@ -22,23 +24,27 @@ using sm90::Divisor;
 using sm90::Instance;
 
 constexpr double kLog2E = 1.4426950408889634;
-// Bits of a CTA's list of tiles to compute again (SharedMemory::redo).
-constexpr int kRedoBits = 512;
 
-// Counters that a kernel may add to: on the host, so that reading one waits for nothing, and never
-// freed, because a captured graph keeps the address. Plans beyond the last counter share them.
-std::uint32_t* next_counter() {
-  constexpr std::size_t kCounters = 1024;
-  static std::uint32_t* const counters = [] {
+// On the host, so that reading them waits for nothing, and never freed, because a captured graph
+// keeps the address. Plans beyond the last counts share them.
+RedoCounts& next_counts() {
+  constexpr std::size_t kCounts = 1024;
+  static RedoCounts* const counts = [] {
     void* memory = nullptr;
-    check_cuda(cudaHostAlloc(&memory, kCounters * sizeof(std::uint32_t),
+    check_cuda(cudaHostAlloc(&memory, kCounts * sizeof(RedoCounts),
                              cudaHostAllocMapped | cudaHostAllocPortable),
                "native: cudaHostAlloc");
-    std::fill_n(static_cast<std::uint32_t*>(memory), kCounters, 0u);
-    return static_cast<std::uint32_t*>(memory);
+    return std::uninitialized_default_construct_n(static_cast<RedoCounts*>(memory), kCounts) -
+           kCounts;
   }();
   static std::atomic<std::size_t> next{0};
-  return counters + next++ % kCounters;
+  return counts[next++ % kCounts];
+}
+
+// As CUDA's atomics have it.
+unsigned long long* device_word(std::uint64_t& count) {
+  static_assert(sizeof(count) == sizeof(unsigned long long));
+  return reinterpret_cast<unsigned long long*>(&count);
 }
 
 // The kernels multiply scores by this before anything else. A product of 0 and the infinity that
@@ -61,7 +67,9 @@ class NativePlan final : public Plan {
                                       block_keys(problem, shape, options.form))),
         online_(options.form == kOnline),
         multiprocessors_(device_runtime().properties(device.index).multiprocessors),
-        redone_(next_counter()) {
+        counts_(next_counts()),
+        // What earlier calls held must not decide how a sample is computed.
+        watch_(counts_, /*may_switch=*/!problem.batch_invariant) {
     if (instance_.function == nullptr) {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
@@ -71,7 +79,7 @@ class NativePlan final : public Plan {
                                     instance_.shared_bytes),
                "native: cudaFuncSetAttribute");
     const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
-    info_.form = lengths ? "lengths" : "dense";
+    info_.form = shape.packed ? "packed" : lengths ? "lengths" : "dense";
     info_.kernel = instance_.kernel;
     info_.kernel += online_ ? ", online softmax" : ", lazy softmax";
     info_.tile = instance_.tile;
@@ -79,26 +87,36 @@ class NativePlan final : public Plan {
 
   void run(const Shape& shape, const Call& call, void* /*workspace*/) const override {
     Arguments a = arguments_of(shape, call);
-    const bool q_on_host = shape.q_lengths == Source::host;
-    const bool kv_on_host = shape.kv_lengths == Source::host;
-    const std::int64_t step = q_on_host || kv_on_host ? sm90::kHostSamples : shape.batch;
+    const std::int64_t tiles = shape.batch * problem_.num_heads * a.row_tiles;
+    if (tiles == 0) return;  // no sample may have a query
+    const bool captured = !online_ && device_runtime().is_capturing(call.stream);
+    a.online = online_ || (captured ? watch_.online() : watch_.call(tiles));
+    if (a.online == 0) a.redone = device_word(captured ? counts_.of_graphs : counts_.of_calls);
+
+    const std::int64_t step = samples_of_launch(problem_, shape, multiprocessors_);
     for (std::int64_t first = 0; first < shape.batch; first += step) {
       const std::int64_t samples = std::min(step, shape.batch - first);
       a.first_sample = static_cast<std::int32_t>(first);
-      int position = 0;
-      const auto place = [&](Source source, const std::int32_t* lengths, const std::int32_t*& device,
-                             std::int32_t& where) {
-        if (source == Source::device) device = lengths + first;
-        if (source != Source::host) return;
-        where = position;
-        std::copy_n(lengths + first, samples, a.host_lengths + position);
-        position += static_cast<int>(samples);
+      std::int64_t position = 0;
+      const auto place = [&](Source source, const std::int32_t* numbers, std::int64_t count) {
+        sm90::Array array;
+        if (source == Source::device) array.device = numbers + first;
+        if (source == Source::host) {
+          array.position = static_cast<std::int32_t>(position);
+          std::copy_n(numbers + first, count, a.numbers + position);
+          position += count;
+        }
+        return array;
       };
-      place(shape.q_lengths, call.q_lengths, a.q_lengths, a.q_position);
-      place(shape.kv_lengths, call.kv_lengths, a.kv_lengths, a.kv_position);
+      a.q_lengths = place(shape.q_lengths, call.q_lengths, samples);
+      a.kv_lengths = place(shape.kv_lengths, call.kv_lengths, samples);
+      a.offsets_q = place(shape.offsets_q, call.offsets_q, samples + 1);
+      a.offsets_kv = place(shape.offsets_kv, call.offsets_kv, samples + 1);
       launch(a, static_cast<int>(samples), call.stream);
     }
   }
+
+  std::string remark() const override { return online_ ? std::string() : watch_.remark(); }
 
  private:
   // All of a launch but the samples that it computes.
@@ -111,12 +129,15 @@ class NativePlan final : public Plan {
       return sm90::encode(data, {problem_.dtype, shape.batch, rows, heads, problem_.head_dim},
                           layout, instance_.columns, box_rows);
     };
-    a.q = map(call.q, shape.max_q, problem_.num_heads, shape.q, instance_.q_box_rows);
-    a.k = map(call.k, shape.max_kv, problem_.num_kv_heads, shape.k, instance_.keys);
-    a.v = map(call.v, shape.max_kv, problem_.num_kv_heads, shape.v, instance_.keys);
+    a.packed = shape.packed;
+    a.rows_q = static_cast<std::int32_t>(shape.packed ? shape.tokens_q : shape.max_q);
+    a.rows_kv = static_cast<std::int32_t>(shape.packed ? shape.tokens_kv : shape.max_kv);
+    a.q = map(call.q, a.rows_q, problem_.num_heads, shape.q, instance_.q_box_rows);
+    a.k = map(call.k, a.rows_kv, problem_.num_kv_heads, shape.k, instance_.keys);
+    a.v = map(call.v, a.rows_kv, problem_.num_kv_heads, shape.v, instance_.keys);
     a.output_is_f32 = problem_.out_dtype == DType::f32;
     a.out = a.output_is_f32 ? a.q
-                            : map(call.out, shape.max_q, problem_.num_heads, shape.out,
+                            : map(call.out, a.rows_q, problem_.num_heads, shape.out,
                                   instance_.out_box_rows);
     a.output = call.out;
     a.lse = call.lse;
@@ -134,9 +155,7 @@ class NativePlan final : public Plan {
     a.per_head = Divisor(static_cast<std::uint32_t>(a.row_tiles));
     a.scale_log2 = folded(call.scale);
     a.bottom_right = problem_.mask == Mask::causal;
-    a.clear_tail = shape.kv_lengths != Source::none && !shape.padding_is_finite;
-    a.online = online_;
-    a.redone = online_ ? nullptr : redone_;
+    a.clear_tail = (shape.packed || shape.kv_lengths != Source::none) && !shape.padding_is_finite;
     return a;
   }
 
@@ -167,7 +186,8 @@ class NativePlan final : public Plan {
   Instance instance_;
   bool online_;
   int multiprocessors_;
-  std::uint32_t* redone_;
+  RedoCounts& counts_;
+  mutable RedoWatch watch_;
 };
 
 }  // namespace

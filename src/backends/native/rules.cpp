@@ -58,18 +58,15 @@ std::optional<std::string> why_not(const Problem& problem) {
 }
 
 std::optional<std::string> why_not(const Problem& problem, const Shape& shape) {
-  if (shape.packed) {
-    return "packed calls whose samples differ in length are not among what its kernels read";
-  }
   const auto element = static_cast<std::int64_t>(size_of(problem.dtype));
   const struct {
     const char* name;
     const Layout& layout;
     std::int64_t rows;
-  } tensors[] = {{"q", shape.q, shape.max_q},
-                 {"k", shape.k, shape.max_kv},
-                 {"v", shape.v, shape.max_kv},
-                 {"out", shape.out, shape.max_q}};
+  } tensors[] = {{"q", shape.q, shape.packed ? shape.tokens_q : shape.max_q},
+                 {"k", shape.k, shape.packed ? shape.tokens_kv : shape.max_kv},
+                 {"v", shape.v, shape.packed ? shape.tokens_kv : shape.max_kv},
+                 {"out", shape.out, shape.packed ? shape.tokens_q : shape.max_q}};
   for (const auto& t : tensors) {
     if (auto reason = why_not_layout(t.name, t.layout, shape.batch, t.rows, element)) return reason;
   }
@@ -85,9 +82,22 @@ Shape plan_key(const Shape& shape) {
   key.batch = shape.batch;
   key.max_q = shape.max_q;
   key.max_kv = shape.max_kv;
+  key.packed = shape.packed;
   key.q_lengths = shape.q_lengths;
   key.kv_lengths = shape.kv_lengths;
   return key;
+}
+
+std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int ctas) {
+  std::int64_t samples = shape.batch;
+  const std::int64_t arrays =
+      std::ranges::count(std::array{shape.q_lengths, shape.kv_lengths, shape.offsets_q,
+                                    shape.offsets_kv},
+                         Source::host);
+  if (arrays > 0) samples = std::min(samples, kHostNumbers / arrays - 1);
+  const std::int64_t tiles = rounded_up(shape.max_q, kTileRows) / kTileRows * problem.num_heads;
+  if (tiles > 0) samples = std::min(samples, std::int64_t{kRedoBits} * ctas / tiles);
+  return std::max<std::int64_t>(samples, 1);
 }
 
 std::vector<std::string> forms() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/backend.hpp"
+#include "backends/native/limits.hpp"
 
 namespace batten::impl::native {
 
@@ -23,7 +24,9 @@ inline constexpr const char* kOnline = "online";
 // Keys of a step, for a form or by the shape.
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form);
 
-inline constexpr int kTileRows = 128;
+// Samples of one launch: those whose lengths and offsets fit, and whose tiles have bits of their own
+// in that list, so that no sample is computed differently because of another.
+std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int ctas);
 
 // The order in which tiles are dealt out under a causal mask: by sections of heads, large enough for
 // this many rounds of all CTAs, so that the keys of a section stay in the L2 cache.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "backends/native/limits.hpp"
 #include "problem/problem.hpp"
 
 namespace batten::impl::native::sm90 {
@@ -37,8 +38,12 @@ struct Steps {
   std::int32_t head = 1;
 };
 
-// Samples of one launch when an array of lengths lies on the host.
-inline constexpr int kHostSamples = 128;
+// An array of lengths or offsets of a launch's samples: on the device, or at a position in
+// Arguments::numbers, or (null and -1) not given.
+struct Array {
+  const std::int32_t* device = nullptr;
+  std::int32_t position = -1;
+};
 
 struct Arguments {
   CUtensorMap q, k, v, out;
@@ -48,16 +53,15 @@ struct Arguments {
   float* lse = nullptr;
   Layout out_layout, lse_layout;
 
-  // Lengths of this launch's samples: on the device, or at a position in host_lengths, or (null and
-  // -1) all full.
-  const std::int32_t* q_lengths = nullptr;
-  const std::int32_t* kv_lengths = nullptr;
-  std::int32_t q_position = -1;
-  std::int32_t kv_position = -1;
+  Array q_lengths, kv_lengths;    // not given: all full
+  Array offsets_q, offsets_kv;    // of packed samples
 
   std::int32_t first_sample = 0;  // of the call, which this launch begins with
-  std::int32_t max_q = 0;
+  std::int32_t packed = 0;        // samples lie one after another, not max_q and max_kv rows apart
+  std::int32_t max_q = 0;         // rows of a sample, at most
   std::int32_t max_kv = 0;
+  std::int32_t rows_q = 0;  // of the tensors, counted within a sample of the maps
+  std::int32_t rows_kv = 0;
   std::int32_t num_heads = 1;  // of queries
   Divisor heads;               // num_heads
   Divisor group;               // query heads of a key head
@@ -78,9 +82,9 @@ struct Arguments {
   std::int32_t clear_tail = 0;    // values past a sample's length may be anything: replace them
   std::int32_t online = 0;        // no lazy softmax at all
   std::int32_t redo_shift = 0;    // tiles of a CTA that share a bit of SharedMemory::redo, log2
-  std::uint32_t* redone = nullptr;  // counts tiles that were computed twice
+  unsigned long long* redone = nullptr;  // counts tiles that were computed twice
 
-  std::int32_t host_lengths[2 * kHostSamples] = {};
+  std::int32_t numbers[kHostNumbers] = {};
 };
 static_assert(sizeof(Arguments) <= 4096, "what every driver takes as kernel parameters");
 

@@ -84,13 +84,13 @@ class Consumer {
 
   // The rows of a tile that are this thread's.
   struct Rows {
-    Tile tile;
+    Place place;
     int visible[2];  // keys that they see; 0: the row's output is 0
   };
 
   // What is still needed of a tile when the next one has begun.
   struct Ended {
-    Tile tile;
+    Place place;
     float inverse[2];  // of the sums; 0: the row's output is 0
     int round;
     bool finite;  // the sums
@@ -98,16 +98,16 @@ class Consumer {
 
   // All keys of the tile have been weighed, the last values may not have arrived.
   __device__ __forceinline__ Ended end_of_tile() const {
-    Ended ended{rows_.tile, {0, 0}, round_, true};
+    Ended ended{rows_.place, {0, 0}, round_, true};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = row_sum(sum_[r]);
       const bool live = rows_.visible[r] > 0;
       if (live) ended.inverse[r] = 1 / sum;
       ended.finite &= !live || sum < INFINITY;
-      const int row = rows_.tile.row + row_in_tile() + 8 * r;
-      if (a_.lse != nullptr && lane() % 4 == 0 && row < a_.max_q) {
-        *lse_of_row(a_, rows_.tile, row) =
+      const int row = rows_.place.row + row_in_tile() + 8 * r;
+      if (a_.lse != nullptr && lane() % 4 == 0 && row < rows_.place.end) {
+        *lse_of_row(a_, rows_.place, row) =
             live ? fmaf(reference_[r], kLn2, logf(sum)) : -INFINITY;
       }
     }
@@ -116,15 +116,16 @@ class Consumer {
 
   // The next tile in which there is something to compute.
   __device__ __forceinline__ bool next_tile() {
-    while (schedule_.next(a_, rows_.tile)) {
-      const Extent extent = extent_of<P>(a_, rows_.tile);
+    Tile tile;
+    while (schedule_.next(a_, tile)) {
+      const Extent extent = extent_of<P>(a_, tile);
       if (extent.blocks == 0) continue;
-      const int row = rows_.tile.row + row_in_tile();
+      rows_.place = place_of(a_, tile, extent);
+      const int row = tile.row + row_in_tile();
       rows_.visible[0] = visible_keys<P>(a_, extent, row);
       rows_.visible[1] = visible_keys<P>(a_, extent, row + 8);
       // The group's first row sees the fewest keys.
-      first_masked_ = visible_keys<P>(a_, extent, rows_.tile.row + group * P::kGroupRows) /
-                      P::kBlockKeys;
+      first_masked_ = visible_keys<P>(a_, extent, tile.row + group * P::kGroupRows) / P::kBlockKeys;
       block_ = 0;
       blocks_ = extent.blocks;
       round_ = schedule_.round();
@@ -367,9 +368,28 @@ class Consumer {
       issue_values(stage, block_ > 0);
       wgmma_wait<0>();
       wgmma_arrived(out_);
+      if constexpr (P::kCausal) {
+        const auto& aside = shared_.set_aside[stage];
+        if (aside.in_part != 0) add_set_aside(aside);
+        named_barrier_sync(kSetAsideRead + group, 128);
+      }
       release(shared_.empty_v[stage]);
     }
     store(end_of_tile());
+  }
+
+  // Products of a weight of 0 and what is not finite would be NaN, and reach rows that do not see
+  // the key. Such values are no part of the product; here they come to the rows that do.
+  __device__ __forceinline__ void add_set_aside(const typename SharedMemory<P>::SetAside& aside) {
+    const int first = block_ * P::kBlockKeys;
+    const int seen[2] = {min(rows_.visible[0] - first, P::kBlockKeys),
+                         min(rows_.visible[1] - first, P::kBlockKeys)};
+#pragma unroll
+    for (int i = 0; i < P::kOutputs; ++i) {
+      const int column = i / 4 * 8 + first_column() + i % 2;
+      if (aside.plus[column] < seen[i / 2 % 2]) out_[i] += INFINITY;
+      if (aside.minus[column] < seen[i / 2 % 2]) out_[i] -= INFINITY;
+    }
   }
 
   // ---- output ---------------------------------------------------------------------------------
@@ -393,15 +413,15 @@ class Consumer {
       finite &= inverse == 0 || zero == 0;
     }
     if (a_.output_is_f32 != 0) {
-      store_f32(ended.tile);
+      store_f32(ended.place);
     } else {
-      store_rows(ended.tile);
+      store_rows(ended.place);
     }
     return __all_sync(~0u, finite);
   }
 
-  // Through the warp's own part of shared memory; a tensor map leaves out rows past max_q.
-  __device__ __forceinline__ void store_rows(const Tile& tile) {
+  // Through the warp's own part of shared memory.
+  __device__ __forceinline__ void store_rows(const Place& place) {
     // The map's last store has read what it stores. (Only the thread that queued it waits for
     // something.)
     cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
@@ -418,30 +438,50 @@ class Consumer {
                        ((chunk ^ row % 8) << 4),
                    blocks);
     }
-    queue_store(tile);
+    queue_store(place);
   }
 
-  __device__ __forceinline__ void queue_store(const Tile& tile) {
+  __device__ __forceinline__ void queue_store(const Place& place) {
+    const int row = warp() * P::kWarpRows;
+    const int first = place.row + group * P::kGroupRows + row;
+    // A tensor map leaves out rows past its end, but after a packed sample comes the next one.
+    if (a_.packed != 0 && first + P::kWarpRows > place.end) return copy_rows(place, row, first);
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     __syncwarp();
-    const int row = warp() * P::kWarpRows;
-    const int row_of_call = tile.row + group * P::kGroupRows + row;
-    if (lane() == 0 && row_of_call < a_.max_q) {
+    if (lane() == 0 && first < place.end) {
 #pragma unroll
       for (int i = 0; i < P::kPanels; ++i) {
         store_box(a_.out, shared_.out[group].panel[i] + row * kPanelRowBytes,
-                  {i * kPanelColumns, tile.head, row_of_call, tile.sample});
+                  {i * kPanelColumns, place.head, first, place.sample});
       }
     }
     cuda::ptx::cp_async_bulk_commit_group();
   }
 
-  __device__ __forceinline__ void store_f32(const Tile& tile) const {
-    const int row = tile.row + row_in_tile();
+  // The warp's rows before the sample's end, 16 bytes at a time.
+  __device__ __forceinline__ void copy_rows(const Place& place, int row_in_group, int first) const {
+    constexpr int kChunks = P::kHeadDim / 8;
+    constexpr int kChunksOfPanel = kPanelRowBytes / 16;
+    __syncwarp();
+    const int count = (place.end - first) * kChunks;
+#pragma unroll 1
+    for (int n = lane(); n < count; n += 32) {
+      const int row = row_in_group + n / kChunks;
+      const int chunk = n % kChunks;
+      const std::uint8_t* const from =
+          shared_.out[group].panel[chunk / kChunksOfPanel] + row * kPanelRowBytes +
+          ((chunk % kChunksOfPanel ^ row % 8) << 4);
+      int4* const to = reinterpret_cast<int4*>(row_of_output<Element>(a_, place, first + n / kChunks));
+      to[chunk] = *reinterpret_cast<const int4*>(from);
+    }
+  }
+
+  __device__ __forceinline__ void store_f32(const Place& place) const {
+    const int row = place.row + row_in_tile();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r >= a_.max_q) continue;
-      float* const to = row_of_output<float>(a_, tile, row + 8 * r) + first_column();
+      if (row + 8 * r >= place.end) continue;
+      float* const to = row_of_output<float>(a_, place, row + 8 * r) + first_column();
 #pragma unroll
       for (int i = 2 * r; i < P::kOutputs; i += 4) {
         *reinterpret_cast<float2*>(to + i / 4 * 8) = float2{out_[i], out_[i + 1]};

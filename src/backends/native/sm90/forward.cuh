@@ -19,7 +19,7 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
       cuda::ptx::mbarrier_init(&shared.full_v[i], 1);
       cuda::ptx::mbarrier_init(&shared.empty_v[i], P::kGroups);
     }
-    cuda::ptx::mbarrier_init(&shared.tail_v, 1);
+    cuda::ptx::mbarrier_init(&shared.raw_v, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
   if (threadIdx.x < kRedoWords) shared.redo[threadIdx.x] = a.online != 0 ? ~0u : 0u;

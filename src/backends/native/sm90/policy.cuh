@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backends/native/limits.hpp"
 #include "backends/native/sm90/wgmma.cuh"
 
 namespace batten::impl::native::sm90 {
@@ -22,6 +23,7 @@ struct Policy {
   static constexpr int kGroups = 2;     // consumer warpgroups
   static constexpr int kGroupRows = 64; // query rows of one
   static constexpr int kTileRows = kGroups * kGroupRows;
+  static_assert(kTileRows == native::kTileRows);
   static constexpr int kWarpRows = 16;
   static constexpr int kStages = 2;  // of keys, and of values
   static constexpr int kThreads = 128 * (1 + kGroups);

@@ -2,6 +2,8 @@
 // in which there is nothing to compute.
 #pragma once
 
+#include <limits>
+
 #include "backends/native/sm90/schedule.cuh"
 
 namespace batten::impl::native::sm90 {
@@ -22,10 +24,14 @@ class BlockProducer {
   __device__ __forceinline__ void run(const std::uint32_t* redo) {
     Schedule<P> schedule(redo);
     Tile tile;
-    Place behind;  // the block whose values are still to come
+    Source behind;  // the block whose values are still to come
     while (schedule.next(a_, tile)) {
       const Extent extent = extent_of<P>(a_, tile);
-      Place here{a_.group.quotient(tile.head), 0, tile.sample, extent.keys};
+      Source here{a_.group.quotient(tile.head), extent.first_key, a_.packed != 0 ? 0 : tile.sample,
+                  extent.first_key + extent.keys, kNoKey};
+      if (P::kCausal && redo != nullptr) {
+        here.whole = extent.first_key + visible_keys<P>(a_, extent, tile.row);
+      }
 #pragma unroll 1
       for (int block = 0; block < extent.blocks; ++block) {
         copy_keys(here);
@@ -38,30 +44,42 @@ class BlockProducer {
   }
 
  private:
-  struct Place {
+  static constexpr int kNoKey = std::numeric_limits<int>::max();
+  struct Source {
     int head = 0;
     int row = 0;
     int sample = 0;
-    int end = 0;  // of the sample's keys
+    int end = 0;    // of the sample's keys
+    int whole = 0;  // of the keys that all rows of the tile see; in the second pass only
   };
   using Block = typename SharedMemory<P>::Block;
 
-  __device__ __forceinline__ void copy_keys(const Place& at) {
+  __device__ __forceinline__ void copy_keys(const Source& at) {
     const int stage = stage_of(keys_);
     wait(shared_.empty_k[stage], parity_of(keys_) ^ 1);
     copy(shared_.k[stage], a_.k, a_.k_steps, shared_.full_k[stage], at);
     ++keys_;
   }
 
-  __device__ __forceinline__ void copy_values(const Place& at) {
+  __device__ __forceinline__ void copy_values(const Source& at) {
     const int stage = stage_of(values_);
     wait(shared_.empty_v[stage], parity_of(values_) ^ 1);
     const int rows = at.end - at.row;  // of the sample, in this block
-    if (a_.clear_tail != 0 && rows < P::kBlockKeys && at.end < a_.max_kv) {
-      copy(shared_.v[stage], a_.v, a_.v_steps, shared_.tail_v, at);
-      wait(shared_.tail_v, tails_ & 1);
-      ++tails_;
-      clear(shared_.v[stage], rows);
+    const bool tail = a_.clear_tail != 0 && rows < P::kBlockKeys && at.end < a_.rows_kv;
+    const bool in_part = P::kCausal && at.whole - at.row < P::kBlockKeys;
+    if (P::kCausal && lane_ == 0) shared_.set_aside[stage].in_part = in_part;
+    if (tail || in_part) {
+      copy(shared_.v[stage], a_.v, a_.v_steps, shared_.raw_v, at);
+      wait(shared_.raw_v, mended_ & 1);
+      ++mended_;
+      if (in_part) {
+        set_aside(stage);
+      } else {
+        clear(shared_.v[stage], rows);
+      }
+      // What copies and products see is another view of the memory ("proxy") than what threads write.
+      cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+      __syncwarp();
       if (lane_ == 0) arrive(shared_.full_v[stage]);
     } else {
       copy(shared_.v[stage], a_.v, a_.v_steps, shared_.full_v[stage], at);
@@ -70,7 +88,7 @@ class BlockProducer {
   }
 
   __device__ __forceinline__ void copy(Block& to, const CUtensorMap& map, const Steps& steps,
-                                       Barrier& barrier, const Place& at) const {
+                                       Barrier& barrier, const Source& at) const {
     if (lane_ != 0) return;
     arrive_expecting(barrier, sizeof(Block));
 #pragma unroll
@@ -80,16 +98,45 @@ class BlockProducer {
     }
   }
 
-  // A weight of 0 does not undo a NaN: rows from `first` on become 0. What copies and products see
-  // is another view of the memory ("proxy") than what threads write, hence the fence.
+  // A weight of 0 does not undo a NaN: rows from `first` on become 0.
   __device__ __forceinline__ void clear(Block& block, int first) const {
     for (int i = 0; i < P::kPanels; ++i) {
       auto* const at = reinterpret_cast<int4*>(block.panel[i] + first * kPanelRowBytes);
       const int count = (P::kBlockKeys - first) * kPanelRowBytes / 16;
       for (int n = lane_; n < count; n += 32) at[n] = int4{0, 0, 0, 0};
     }
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    __syncwarp();
+  }
+
+  // The same for a block of which some rows of the tile see less than others: what is not finite
+  // becomes 0, and consumers learn from which key on a row sees it.
+  __device__ __forceinline__ void set_aside(int stage) const {
+    constexpr bool kHalf = std::is_same_v<typename P::Element, __half>;
+    constexpr std::uint32_t kInfinity = kHalf ? 0x7c00 : 0x7f80;
+    constexpr std::uint32_t kNegative = 0x8000;
+    const auto is_finite = [](std::uint32_t bits) { return (bits & kInfinity) != kInfinity; };
+    auto& aside = shared_.set_aside[stage];
+#pragma unroll 1
+    for (int panel = 0; panel < P::kPanels; ++panel) {
+      // Two columns a lane.
+      std::uint8_t* const plus = aside.plus + panel * kPanelColumns + 2 * lane_;
+      std::uint8_t* const minus = aside.minus + panel * kPanelColumns + 2 * lane_;
+      plus[0] = plus[1] = minus[0] = minus[1] = P::kBlockKeys;
+#pragma unroll 4
+      for (int row = P::kBlockKeys - 1; row >= 0; --row) {
+        auto& pair = reinterpret_cast<std::uint32_t*>(shared_.v[stage].panel[panel] +
+                                                      row * kPanelRowBytes)[lane_ ^ row % 8 * 4];
+        const std::uint32_t both = pair;
+        if (is_finite(both) && is_finite(both >> 16)) continue;
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t bits = both >> 16 * half & 0xffff;
+          if (is_finite(bits)) continue;
+          pair &= half == 0 ? 0xffff0000u : 0xffffu;
+          if (bits != (kInfinity | kNegative)) plus[half] = static_cast<std::uint8_t>(row);
+          if (bits != kInfinity) minus[half] = static_cast<std::uint8_t>(row);
+        }
+      }
+    }
   }
 
   SharedMemory<P>& shared_;
@@ -97,7 +144,7 @@ class BlockProducer {
   const int lane_;
   int keys_ = 0;    // blocks copied so far
   int values_ = 0;  // likewise
-  int tails_ = 0;   // uses of tail_v
+  int mended_ = 0;  // uses of raw_v
 };
 
 // Copies each group's rows of a tile's queries. For one whole warp.
@@ -111,25 +158,27 @@ class QueryProducer {
     Schedule<P> schedule(redo);
     Tile tile;
     while (schedule.next(a_, tile)) {
-      if (extent_of<P>(a_, tile).blocks == 0) continue;
+      const Extent extent = extent_of<P>(a_, tile);
+      if (extent.blocks == 0) continue;
+      const Place place = place_of(a_, tile, extent);
 #pragma unroll 1
       for (int group = 0; group < P::kGroups; ++group) {
         wait(shared_.empty_q[group], (tiles_ & 1) ^ 1);
-        if (threadIdx.x % 32 == 0) copy(group, tile);
+        if (threadIdx.x % 32 == 0) copy(group, place);
       }
       ++tiles_;
     }
   }
 
  private:
-  __device__ __forceinline__ void copy(int group, const Tile& tile) const {
+  __device__ __forceinline__ void copy(int group, const Place& place) const {
     auto& to = shared_.q[group];
     arrive_expecting(shared_.full_q[group], sizeof(to));
 #pragma unroll
     for (int i = 0; i < P::kPanels; ++i) {
       load_box(to.panel[i], a_.q, shared_.full_q[group],
-               {i * kPanelColumns, tile.head * a_.q_steps.head, tile.row + group * P::kGroupRows,
-                tile.sample * a_.q_steps.sample});
+               {i * kPanelColumns, place.head * a_.q_steps.head, place.row + group * P::kGroupRows,
+                place.sample * a_.q_steps.sample});
     }
   }
 
@@ -146,14 +195,16 @@ __device__ __forceinline__ void write_empty_tiles(const Arguments& a) {
   Schedule<P> schedule;
   Tile tile;
   while (schedule.next(a, tile)) {
-    if (extent_of<P>(a, tile).blocks > 0) continue;
-    const int end = min(tile.row + P::kTileRows, a.max_q);
-    for (int row = tile.row; row < end; ++row) {
+    const Extent extent = extent_of<P>(a, tile);
+    if (extent.blocks > 0) continue;
+    const Place place = place_of(a, tile, extent);
+    const int end = min(place.row + P::kTileRows, place.end);
+    for (int row = place.row; row < end; ++row) {
       int4* const out = reinterpret_cast<int4*>(
-          a.output_is_f32 != 0 ? static_cast<void*>(row_of_output<float>(a, tile, row))
-                               : row_of_output<typename P::Element>(a, tile, row));
+          a.output_is_f32 != 0 ? static_cast<void*>(row_of_output<float>(a, place, row))
+                               : row_of_output<typename P::Element>(a, place, row));
       for (int i = lane; i < vectors; i += 32) out[i] = int4{0, 0, 0, 0};
-      if (lane == 0 && a.lse != nullptr) *lse_of_row(a, tile, row) = -INFINITY;
+      if (lane == 0 && a.lse != nullptr) *lse_of_row(a, place, row) = -INFINITY;
     }
   }
 }

@@ -11,21 +11,47 @@ namespace batten::impl::native::sm90 {
 struct Tile {
   int sample = 0;  // of the call
   int head = 0;    // of the queries
-  int row = 0;     // the first
+  int row = 0;     // the first, of the sample
 };
 
 // What there is to compute in it.
 struct Extent {
-  int queries = 0;  // of the sample
-  int keys = 0;     // likewise
-  int blocks = 0;   // of keys that some row of the tile sees; they are the first ones
+  int queries = 0;    // of the sample
+  int keys = 0;       // likewise
+  int first_row = 0;  // where the sample's queries begin in their tensor
+  int first_key = 0;  // likewise
+  int blocks = 0;     // of keys that some row of the tile sees; they are the first ones
 };
 
-__device__ __forceinline__ int length_of(const Arguments& a, const std::int32_t* device,
-                                         int position, int local_sample, int full) {
-  if (device != nullptr) return min(max(__ldg(device + local_sample), 0), full);
-  if (position >= 0) return a.host_lengths[position + local_sample];
-  return full;
+// Where a tile's rows lie in the tensors of queries and output.
+struct Place {
+  int sample = 0;  // 0 in packed tensors
+  int head = 0;
+  int row = 0;  // the first
+  int end = 0;  // of the rows that are the sample's to write
+};
+
+__device__ __forceinline__ bool given(const Array& array) {
+  return array.device != nullptr || array.position >= 0;
+}
+
+__device__ __forceinline__ int number_of(const Arguments& a, const Array& array, int index) {
+  return array.device != nullptr ? __ldg(array.device + index) : a.numbers[array.position + index];
+}
+
+// Arrays on the device may hold anything: what comes out lies within the tensor.
+__device__ __forceinline__ int length_of(const Arguments& a, const Array& lengths, int local_sample,
+                                         int full) {
+  if (!given(lengths)) return full;
+  return min(max(number_of(a, lengths, local_sample), 0), full);
+}
+
+__device__ __forceinline__ void packed_rows(const Arguments& a, const Array& offsets,
+                                            int local_sample, int rows, int most, int& first,
+                                            int& count) {
+  first = min(max(number_of(a, offsets, local_sample), 0), rows);
+  const int end = min(max(number_of(a, offsets, local_sample + 1), first), rows);
+  count = min(end - first, most);
 }
 
 // Keys that a row sees are those before this one; 0 for rows past the sample's queries.
@@ -41,8 +67,14 @@ template <class P>
 __device__ __forceinline__ Extent extent_of(const Arguments& a, const Tile& tile) {
   const int local = tile.sample - a.first_sample;
   Extent e;
-  e.queries = length_of(a, a.q_lengths, a.q_position, local, a.max_q);
-  e.keys = length_of(a, a.kv_lengths, a.kv_position, local, a.max_kv);
+  e.queries = a.max_q;
+  e.keys = a.max_kv;
+  if (a.packed != 0) {
+    packed_rows(a, a.offsets_q, local, a.rows_q, a.max_q, e.first_row, e.queries);
+    packed_rows(a, a.offsets_kv, local, a.rows_kv, a.max_kv, e.first_key, e.keys);
+  }
+  e.queries = length_of(a, a.q_lengths, local, e.queries);
+  e.keys = length_of(a, a.kv_lengths, local, e.keys);
   // The last row of the tile sees the most.
   const int last = min(tile.row + P::kTileRows, e.queries) - 1;
   const int seen = last < tile.row ? 0 : visible_keys<P>(a, e, last);
@@ -50,15 +82,21 @@ __device__ __forceinline__ Extent extent_of(const Arguments& a, const Tile& tile
   return e;
 }
 
-template <class T>
-__device__ __forceinline__ T* row_of_output(const Arguments& a, const Tile& tile, int row) {
-  return static_cast<T*>(a.output) + tile.sample * a.out_layout.batch + row * a.out_layout.row +
-         tile.head * a.out_layout.head;
+// Rows past a sample's queries are written in a padded batch; in a packed one they are nobody's.
+__device__ __forceinline__ Place place_of(const Arguments& a, const Tile& tile, const Extent& e) {
+  if (a.packed == 0) return {tile.sample, tile.head, tile.row, a.max_q};
+  return {0, tile.head, e.first_row + tile.row, e.first_row + e.queries};
 }
 
-__device__ __forceinline__ float* lse_of_row(const Arguments& a, const Tile& tile, int row) {
-  return a.lse + tile.sample * a.lse_layout.batch + row * a.lse_layout.row +
-         tile.head * a.lse_layout.head;
+template <class T>
+__device__ __forceinline__ T* row_of_output(const Arguments& a, const Place& place, int row) {
+  return static_cast<T*>(a.output) + place.sample * a.out_layout.batch + row * a.out_layout.row +
+         place.head * a.out_layout.head;
+}
+
+__device__ __forceinline__ float* lse_of_row(const Arguments& a, const Place& place, int row) {
+  return a.lse + place.sample * a.lse_layout.batch + row * a.lse_layout.row +
+         place.head * a.lse_layout.head;
 }
 
 // Tiles are dealt out in rounds. Without a mask a head's tiles follow each other, so that the CTAs of

@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
+#include "backends/native/limits.hpp"
 #include "backends/native/sm90/policy.cuh"
 
 namespace batten::impl::native::sm90 {
 
 // Words of SharedMemory::redo.
-inline constexpr int kRedoWords = 16;
-inline constexpr int kRedoBits = 32 * kRedoWords;
+inline constexpr int kRedoWords = kRedoBits / 32;
 
 template <class P>
 struct SharedMemory {
@@ -32,16 +32,29 @@ struct SharedMemory {
   Barrier full_q[P::kGroups], empty_q[P::kGroups];
   Barrier full_k[P::kStages], empty_k[P::kStages];
   Barrier full_v[P::kStages], empty_v[P::kStages];
-  Barrier tail_v;  // the last values of a sample, before the producer has cleared what follows them
+  Barrier raw_v;  // values that the producer mends before anyone else reads them
 
   // Tiles to be computed again, a bit for each of this CTA's (or for 2^redo_shift of them).
   std::uint32_t redo[kRedoWords];
+
+  // Values that are not finite, taken out of a block that not all rows of a tile see: for each
+  // column the first key of the block that has +infinity or NaN, and -infinity or NaN; kBlockKeys if
+  // none has.
+  struct SetAside {
+    static constexpr int kColumns = P::kCausal ? P::kPanels * kPanelColumns : 1;
+    std::uint8_t plus[kColumns];
+    std::uint8_t minus[kColumns];
+    int in_part;  // 0: all rows see the block, and it is as it was
+  };
+  static_assert(P::kBlockKeys <= 255);
+  SetAside set_aside[P::kStages];
 };
 
 // Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
   kFirstTurn = 1,  // and one more: a group's turn to issue its products
   kPassDone = 3,   // all tiles are through, and SharedMemory::redo is complete
+  kSetAsideRead = 4,  // and one more: a group has read SharedMemory::set_aside
 };
 
 }  // namespace batten::impl::native::sm90

@@ -1,0 +1,15 @@
+// Numbers that the host and the kernels must agree on.
+#pragma once
+
+namespace batten::impl::native {
+
+inline constexpr int kTileRows = 128;
+
+// Lengths and offsets on the host that fit into a launch's parameters: two arrays of 128 samples,
+// with the entry that closes offsets.
+inline constexpr int kHostNumbers = 2 * (128 + 1);
+
+// Tiles of a CTA that the list of those to be computed again tells apart.
+inline constexpr int kRedoBits = 512;
+
+}  // namespace batten::impl::native

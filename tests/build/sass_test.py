@@ -1,0 +1,95 @@
+"""The machine code of the sm90 kernels: what the tensor cores are asked for, and that nothing spills.
+
+    sass_test.py CUOBJDUMP OBJECT...
+
+Exits with 77 (skipped) where there is no cuobjdump, which reads machine code with nvdisasm's help.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+SKIPPED = 77
+FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
+# Policy<element, head dim, keys of a block, ...> as C++ mangles it.
+POLICY = re.compile(r"forwardINS\d+_6PolicyI(13__nv_bfloat16|6__half)Li(\d+)ELi(\d+)E")
+PRODUCT = re.compile(r"\bHGMMA\.(64x\d+x16)\.F32(\.BF16)?(?![\w.])")
+ANY_PRODUCT = re.compile(r"\b[A-Z]?GMMA\.[\w.]*|\bHMMA[\w.]*")
+LOCAL = re.compile(r"\b(LDL|STL)\b")
+REGISTERS = ("USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL")
+
+
+def kernels(text):
+    """(name, code) of each kernel in a dump."""
+    parts = FUNCTION.split(text)
+    return [(name, code) for name, code in zip(parts[1::2], parts[2::2]) if POLICY.search(name)]
+
+
+def faults(name, code):
+    """What is wrong with a kernel, one line each."""
+    element, head_dim, keys = POLICY.search(name).groups()
+    head_dim, keys = int(head_dim), int(keys)
+    suffix = ".BF16" if "bfloat16" in element else ""
+    counts = {}
+    for shape, kind in PRODUCT.findall(code):
+        if kind != suffix:
+            yield f"a product of another format: {shape}.F32{kind}"
+        counts[shape] = counts.get(shape, 0) + 1
+    if len(ANY_PRODUCT.findall(code)) != sum(counts.values()):
+        yield f"products of another kind: {sorted(set(ANY_PRODUCT.findall(code)))}"
+    scores, values = f"64x{keys}x16", f"64x{head_dim}x16"
+    for shape in counts.keys() - {scores, values}:
+        yield f"products of a shape that nobody asked for: {shape}"
+    least = {scores: head_dim // 16}
+    least[values] = least.get(values, 0) + keys // 16
+    for shape, count in least.items():
+        if counts.get(shape, 0) < count:
+            yield f"{counts.get(shape, 0)} products of {shape}, at least {count} make a step"
+    if LOCAL.search(code):
+        yield f"{len(LOCAL.findall(code))} accesses to local memory"
+    for instruction in REGISTERS:
+        if instruction not in code:
+            yield f"{instruction} is missing"
+
+
+def check_the_check():
+    name = "_ZN1forwardINS2_6PolicyI13__nv_bfloat16Li64ELi32ELb1EEEEEv"
+    good = ("HGMMA.64x32x16.F32.BF16 R24, gdesc[UR8] ;\n" * 4 + "HGMMA.64x64x16.F32.BF16 R24 ;\n" * 2 +
+            "\n".join(REGISTERS))
+    assert kernels(f"  Function : other\nNOP\n  Function : {name}\n{good}") == [(name, "\n" + good)]
+    assert list(faults(name, good)) == []
+    for bad in (good.replace("F32.BF16", "F32", 1), good.replace("64x32", "64x16", 1),
+                good + "\nLDL.64 R2, [R1] ;", good + "\nHMMA.16816.F32 R2 ;",
+                good.replace(REGISTERS[0], "")):
+        assert list(faults(name, bad)), bad
+
+
+def main(cuobjdump, objects):
+    check_the_check()
+    if shutil.which(cuobjdump) is None:
+        print("skipped: no cuobjdump beside nvcc or on the PATH")
+        return SKIPPED
+    folder = os.path.dirname(cuobjdump)
+    environment = dict(os.environ, PATH=os.pathsep.join([folder, os.environ.get("PATH", "")]))
+    found = []
+    seen = 0
+    for path in objects:
+        dump = subprocess.run([cuobjdump, "-sass", path], capture_output=True, text=True, check=False,
+                              env=environment)
+        if dump.returncode != 0:
+            print(f"skipped: cuobjdump: {(dump.stderr or dump.stdout).strip()}")
+            return SKIPPED
+        for name, code in kernels(dump.stdout):
+            seen += 1
+            found += [f"{os.path.basename(path)}: {fault}" for fault in faults(name, code)]
+    print("\n".join(found) or f"{seen} kernels are as expected")
+    if seen != len(objects):
+        print(f"{seen} kernels in {len(objects)} objects")
+        return 1
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
