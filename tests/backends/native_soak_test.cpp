@@ -1,15 +1,17 @@
 // Random small calls of the native backend against the float64 reference on the same GPU. A few
 // hundred by default; BATTEN_SOAK=20000 for a soak, BATTEN_SOAK_SEED=n for one call again, both for
-// that many calls from the nth on.
+// that many calls from the nth on; BATTEN_SOAK_SECONDS ends it early.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <batten/batten.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -317,8 +319,12 @@ TEST(NativeSoak, RandomCallsAgreeWithTheReference) {
   const std::int64_t first = variable("BATTEN_SOAK_SEED", 0);
   const std::int64_t count =
       variable("BATTEN_SOAK", std::getenv("BATTEN_SOAK_SEED") == nullptr ? 400 : 1);
-  for (std::int64_t i = 0; i < count && !HasFatalFailure(); ++i)
-    soak.run(static_cast<std::uint64_t>(first + i));
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::seconds(variable("BATTEN_SOAK_SECONDS", 3600));
+  std::int64_t done = 0;
+  for (; done < count && !HasFatalFailure() && std::chrono::steady_clock::now() < end; ++done)
+    soak.run(static_cast<std::uint64_t>(first + done));
+  std::cout << done << " calls from " << first << " on\n";
 }
 
 }  // namespace

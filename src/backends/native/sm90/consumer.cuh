@@ -106,7 +106,7 @@ class Consumer {
       if (live) ended.inverse[r] = 1 / sum;
       ended.finite &= !live || sum < INFINITY;
       const int row = rows_.place.row + row_in_tile() + 8 * r;
-      if (a_.lse != nullptr && lane() % 4 == 0 && row < rows_.place.end) {
+      if (a_.lse != nullptr && lane() % 4 == 0 && row < rows_.place.end(a_)) {
         *lse_of_row(a_, rows_.place, row) =
             live ? fmaf(reference_[r], kLn2, logf(sum)) : -INFINITY;
       }
@@ -120,7 +120,7 @@ class Consumer {
     while (schedule_.next(a_, tile)) {
       const Extent extent = extent_of<P>(a_, tile);
       if (extent.blocks == 0) continue;
-      rows_.place = place_of(a_, tile, extent);
+      rows_.place = Place(a_, tile, extent);
       const int row = tile.row + row_in_tile();
       rows_.visible[0] = visible_keys<P>(a_, extent, row);
       rows_.visible[1] = visible_keys<P>(a_, extent, row + 8);
@@ -413,14 +413,22 @@ class Consumer {
       finite &= inverse == 0 || zero == 0;
     }
     if (a_.output_is_f32 != 0) {
-      store_f32(ended.place);
-    } else {
+      store_direct<float>(ended.place);
+    } else if (!P::kStagesOutput || shares_its_box(ended.place)) {
+      store_direct<Element>(ended.place);
+    } else if constexpr (P::kStagesOutput) {
       store_rows(ended.place);
     }
     return __all_sync(~0u, finite);
   }
 
-  // Through the warp's own part of shared memory.
+  // After a packed sample comes the next one.
+  __device__ __forceinline__ bool shares_its_box(const Place& place) const {
+    const int first = place.row + group * P::kGroupRows + warp() * P::kWarpRows;
+    return a_.packed != 0 && first + P::kWarpRows > place.end(a_);
+  }
+
+  // Through the warp's own part of shared memory; a tensor map leaves out rows past its end.
   __device__ __forceinline__ void store_rows(const Place& place) {
     // The map's last store has read what it stores. (Only the thread that queued it waits for
     // something.)
@@ -442,49 +450,35 @@ class Consumer {
   }
 
   __device__ __forceinline__ void queue_store(const Place& place) {
-    const int row = warp() * P::kWarpRows;
-    const int first = place.row + group * P::kGroupRows + row;
-    // A tensor map leaves out rows past its end, but after a packed sample comes the next one.
-    if (a_.packed != 0 && first + P::kWarpRows > place.end) return copy_rows(place, row, first);
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     __syncwarp();
-    if (lane() == 0 && first < place.end) {
+    const int row = warp() * P::kWarpRows;
+    const int first = place.row + group * P::kGroupRows + row;
+    if (lane() == 0 && first < place.end(a_)) {
 #pragma unroll
       for (int i = 0; i < P::kPanels; ++i) {
         store_box(a_.out, shared_.out[group].panel[i] + row * kPanelRowBytes,
-                  {i * kPanelColumns, place.head, first, place.sample});
+                  {i * kPanelColumns, place.head, first, place.sample(a_)});
       }
     }
     cuda::ptx::cp_async_bulk_commit_group();
   }
 
-  // The warp's rows before the sample's end, 16 bytes at a time.
-  __device__ __forceinline__ void copy_rows(const Place& place, int row_in_group, int first) const {
-    constexpr int kChunks = P::kHeadDim / 8;
-    constexpr int kChunksOfPanel = kPanelRowBytes / 16;
-    __syncwarp();
-    const int count = (place.end - first) * kChunks;
-#pragma unroll 1
-    for (int n = lane(); n < count; n += 32) {
-      const int row = row_in_group + n / kChunks;
-      const int chunk = n % kChunks;
-      const std::uint8_t* const from =
-          shared_.out[group].panel[chunk / kChunksOfPanel] + row * kPanelRowBytes +
-          ((chunk % kChunksOfPanel ^ row % 8) << 4);
-      int4* const to = reinterpret_cast<int4*>(row_of_output<Element>(a_, place, first + n / kChunks));
-      to[chunk] = *reinterpret_cast<const int4*>(from);
-    }
-  }
-
-  __device__ __forceinline__ void store_f32(const Place& place) const {
+  // From registers, two columns at a time; for what cannot go the other way.
+  template <class T>
+  __device__ __forceinline__ void store_direct(const Place& place) const {
     const int row = place.row + row_in_tile();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r >= place.end) continue;
-      float* const to = row_of_output<float>(a_, place, row + 8 * r) + first_column();
+      if (row + 8 * r >= place.end(a_)) continue;
+      T* const to = row_of_output<T>(a_, place, row + 8 * r) + first_column();
 #pragma unroll
       for (int i = 2 * r; i < P::kOutputs; i += 4) {
-        *reinterpret_cast<float2*>(to + i / 4 * 8) = float2{out_[i], out_[i + 1]};
+        if constexpr (std::is_same_v<T, float>) {
+          *reinterpret_cast<float2*>(to + i / 4 * 8) = float2{out_[i], out_[i + 1]};
+        } else {
+          *reinterpret_cast<std::uint32_t*>(to + i / 4 * 8) = pack<T>(out_[i], out_[i + 1]);
+        }
       }
     }
   }

@@ -32,6 +32,9 @@ struct Policy {
   static constexpr int kBlockPanelBytes = block_keys * kPanelRowBytes;
   static constexpr int kRowsPanelBytes = kGroupRows * kPanelRowBytes;
 
+  // Whether the output leaves through shared memory; head dim 256 has no room for it.
+  static constexpr bool kStagesOutput = head_dim <= 128;
+
   // Registers of a thread: scores of a block, and the output.
   static constexpr int kScores = block_keys / 2;
   static constexpr int kOutputs = head_dim / 2;

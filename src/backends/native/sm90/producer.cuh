@@ -160,7 +160,7 @@ class QueryProducer {
     while (schedule.next(a_, tile)) {
       const Extent extent = extent_of<P>(a_, tile);
       if (extent.blocks == 0) continue;
-      const Place place = place_of(a_, tile, extent);
+      const Place place(a_, tile, extent);
 #pragma unroll 1
       for (int group = 0; group < P::kGroups; ++group) {
         wait(shared_.empty_q[group], (tiles_ & 1) ^ 1);
@@ -178,7 +178,7 @@ class QueryProducer {
     for (int i = 0; i < P::kPanels; ++i) {
       load_box(to.panel[i], a_.q, shared_.full_q[group],
                {i * kPanelColumns, place.head * a_.q_steps.head, place.row + group * P::kGroupRows,
-                place.sample * a_.q_steps.sample});
+                place.sample(a_) * a_.q_steps.sample});
     }
   }
 
@@ -197,8 +197,8 @@ __device__ __forceinline__ void write_empty_tiles(const Arguments& a) {
   while (schedule.next(a, tile)) {
     const Extent extent = extent_of<P>(a, tile);
     if (extent.blocks > 0) continue;
-    const Place place = place_of(a, tile, extent);
-    const int end = min(place.row + P::kTileRows, place.end);
+    const Place place(a, tile, extent);
+    const int end = min(place.row + P::kTileRows, place.end(a));
     for (int row = place.row; row < end; ++row) {
       int4* const out = reinterpret_cast<int4*>(
           a.output_is_f32 != 0 ? static_cast<void*>(row_of_output<float>(a, place, row))

@@ -23,12 +23,30 @@ struct Extent {
   int blocks = 0;     // of keys that some row of the tile sees; they are the first ones
 };
 
-// Where a tile's rows lie in the tensors of queries and output.
-struct Place {
-  int sample = 0;  // 0 in packed tensors
+// Where a tile's rows lie in the tensors of queries and output. One number less than one would
+// expect: consumers hold two places, and have no register to spare.
+class Place {
+ public:
+  Place() = default;
+  // Rows past a sample's queries are written in a padded batch; in a packed one they are nobody's.
+  __device__ __forceinline__ Place(const Arguments& a, const Tile& tile, const Extent& e)
+      : head(tile.head),
+        row(tile.row + e.first_row),
+        sample_or_end_(a.packed != 0 ? e.first_row + e.queries : tile.sample) {}
+
   int head = 0;
   int row = 0;  // the first
-  int end = 0;  // of the rows that are the sample's to write
+
+  __device__ __forceinline__ int sample(const Arguments& a) const {
+    return a.packed != 0 ? 0 : sample_or_end_;
+  }
+  // Of the rows that are the sample's to write.
+  __device__ __forceinline__ int end(const Arguments& a) const {
+    return a.packed != 0 ? sample_or_end_ : a.max_q;
+  }
+
+ private:
+  int sample_or_end_ = 0;
 };
 
 __device__ __forceinline__ bool given(const Array& array) {
@@ -82,20 +100,14 @@ __device__ __forceinline__ Extent extent_of(const Arguments& a, const Tile& tile
   return e;
 }
 
-// Rows past a sample's queries are written in a padded batch; in a packed one they are nobody's.
-__device__ __forceinline__ Place place_of(const Arguments& a, const Tile& tile, const Extent& e) {
-  if (a.packed == 0) return {tile.sample, tile.head, tile.row, a.max_q};
-  return {0, tile.head, e.first_row + tile.row, e.first_row + e.queries};
-}
-
 template <class T>
 __device__ __forceinline__ T* row_of_output(const Arguments& a, const Place& place, int row) {
-  return static_cast<T*>(a.output) + place.sample * a.out_layout.batch + row * a.out_layout.row +
+  return static_cast<T*>(a.output) + place.sample(a) * a.out_layout.batch + row * a.out_layout.row +
          place.head * a.out_layout.head;
 }
 
 __device__ __forceinline__ float* lse_of_row(const Arguments& a, const Place& place, int row) {
-  return a.lse + place.sample * a.lse_layout.batch + row * a.lse_layout.row +
+  return a.lse + place.sample(a) * a.lse_layout.batch + row * a.lse_layout.row +
          place.head * a.lse_layout.head;
 }
 

@@ -26,7 +26,9 @@ struct SharedMemory {
   Rows q[P::kGroups];  // each group's own rows
   Block k[P::kStages];
   Block v[P::kStages];
-  Rows out[P::kGroups];  // on its way out; each warp's rows are its own
+  struct None {};
+  using Staging = std::conditional_t<P::kStagesOutput, Rows, None>;
+  Staging out[P::kGroups];  // on its way out; each warp's rows are its own
 
   // full_*: the copy has arrived. empty_*: nobody reads what was there any more.
   Barrier full_q[P::kGroups], empty_q[P::kGroups];
