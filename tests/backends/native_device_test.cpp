@@ -110,7 +110,7 @@ TEST_F(NativeLazy, LogitsThatGrowFromBlockToBlock) {
   for (const DType dtype : kDTypes)
     for (const float step : {0.1f, 1.5f, 5.f, 10.f, 11.f, 12.f, 30.f, 80.f, 88.f, 95.f, 300.f, 4000.f,
                              -5.f, -60.f, -300.f})
-      for (const int dim : {64, 128})
+      for (const int dim : {64, 96, 128, 256})
         expect_right(fmt::format("grow {} d{}", step, dim), {.dtype = dtype, .head_dim = dim},
                      [&](std::int64_t j, std::int64_t) {
                        return step * static_cast<float>(j / kBlock);

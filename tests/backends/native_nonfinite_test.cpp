@@ -142,7 +142,7 @@ TEST_F(NativeNonFinite, KeysThatNoRowOrFewRowsSee) {
 
 TEST_F(NativeNonFinite, BothInfinitiesInOneColumn) {
   for (const DType dtype : kDTypes)
-    for (const int dim : {64, 128})
+    for (const int dim : {64, 96, 128, 256})
       for (const char* backend : {"native", "native:online"})
         expect_as_reference(
             "both", {.dtype = dtype, .head_dim = dim, .backend = backend},

@@ -36,7 +36,7 @@ Shape shape_of(std::int64_t rows, std::int64_t keys) {
 
 TEST(NativeRules, RefusesProblemsWithAReason) {
   EXPECT_FALSE(why_not(problem_of()).has_value());
-  EXPECT_FALSE(why_not(problem_of(64)).has_value());
+  for (const int dim : {64, 96, 256}) EXPECT_FALSE(why_not(problem_of(dim)).has_value()) << dim;
   EXPECT_NE(why_not(problem_of(72)).value_or("").find("72"), std::string::npos);
   Problem fp32 = problem_of();
   fp32.dtype = DType::f32;
@@ -133,6 +133,19 @@ TEST(NativeRules, TheWidthWastesLeast) {
   Problem invariant = problem;
   invariant.batch_invariant = true;
   EXPECT_EQ(block_keys(invariant, shape_of(128, 257), ""), 128);
+}
+
+TEST(NativeRules, AFormThatIsNotCompiledIsRefused) {
+  Problem problem = problem_of();
+  for (const std::string& form : forms()) EXPECT_FALSE(why_not_form(problem, form)) << form;
+  EXPECT_FALSE(why_not_form(problem, ""));
+  problem.mask = Mask::causal;
+  EXPECT_FALSE(why_not_form(problem, "128x128"));
+  EXPECT_NE(why_not_form(problem, "128x144").value_or("").find("128x144"), std::string::npos);
+  EXPECT_NE(why_not_form(problem_of(256), "128x128").value_or("").find("128x80"),
+            std::string::npos);
+  EXPECT_FALSE(why_not_form(problem_of(256), "online"));
+  EXPECT_EQ(block_keys(problem_of(256), shape_of(128, 257), ""), 80);
 }
 
 TEST(NativeRules, SectionsHoldWholeHeads) {

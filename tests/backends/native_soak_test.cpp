@@ -106,14 +106,14 @@ SoakCase random_case(std::uint64_t seed) {
   };
   const auto length = [&] {
     // Often next to a tile's edge.
-    const std::int64_t edge = one_of(std::int64_t{0}, 64, 128, 144, 256, 288, 384, 512);
+    const std::int64_t edge = one_of(std::int64_t{0}, 64, 80, 128, 144, 160, 256, 288, 384, 512);
     return random.below(3) == 0 ? random.below(700)
                                 : std::max<std::int64_t>(0, edge + random.below(7) - 3);
   };
   SoakCase c;
   c.problem.dtype = one_of(bf16, f16);
   c.problem.mask = one_of(Mask::none, Mask::none, Mask::causal, Mask::causal, Mask::causal_top_left);
-  c.problem.head_dim = one_of(64, 128, 128);
+  c.problem.head_dim = one_of(64, 96, 128, 128, 256);
   c.problem.num_kv_heads = one_of(1, 1, 2, 3);
   c.problem.num_heads = c.problem.num_kv_heads * one_of(1, 1, 2, 4);
   c.batch = 1 + random.below(4);

@@ -15,10 +15,13 @@ constexpr std::int64_t kTileLimit = std::int64_t{1} << 30;
 
 constexpr int kNarrow = 128;
 constexpr int kWide = 144;
+constexpr int kNarrowest = 80;  // what head dim 256 has room for
 // Beyond this the last block's waste is below what a narrower block gains.
 constexpr std::int64_t kMostKeysForWide = 1024;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+
+int narrow(const Problem& problem) { return problem.head_dim <= 128 ? kNarrow : kNarrowest; }
 
 bool has_wide(const Problem& problem) {
   return problem.head_dim == 128 && problem.mask == Mask::none;
@@ -50,9 +53,10 @@ std::optional<std::string> why_not(const Problem& problem) {
     return fmt::format("its kernels are compiled for equal head dims, not {} and {}",
                        problem.head_dim, problem.head_dim_v);
   }
-  if (problem.head_dim != 64 && problem.head_dim != 128) {
-    return fmt::format("its kernels are compiled for head_dim 64 and 128, not {}",
-                       problem.head_dim);
+  constexpr int kHeadDims[] = {64, 96, 128, 256};
+  if (std::ranges::find(kHeadDims, problem.head_dim) == std::end(kHeadDims)) {
+    return fmt::format("its kernels are compiled for head_dim {}, not {}",
+                       fmt::join(kHeadDims, ", "), problem.head_dim);
   }
   return std::nullopt;
 }
@@ -104,8 +108,17 @@ std::vector<std::string> forms() {
   return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide)};
 }
 
+std::optional<std::string> why_not_form(const Problem& problem, const std::string& form) {
+  if (form.empty() || form == kOnline) return std::nullopt;
+  std::vector<std::string> widths{fmt::format("128x{}", narrow(problem))};
+  if (has_wide(problem)) widths.push_back(fmt::format("128x{}", kWide));
+  if (std::ranges::find(widths, form) != widths.end()) return std::nullopt;
+  return fmt::format("tile {} is not compiled for this problem, but {}", form,
+                     fmt::join(widths, " and "));
+}
+
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form) {
-  if (!has_wide(problem)) return kNarrow;
+  if (!has_wide(problem)) return narrow(problem);
   if (form == fmt::format("128x{}", kWide)) return kWide;
   if (form == fmt::format("128x{}", kNarrow)) return kNarrow;
   // The width by the longest sample would make a sample's bits depend on the others.

@@ -21,6 +21,9 @@ Shape plan_key(const Shape& shape);
 std::vector<std::string> forms();
 inline constexpr const char* kOnline = "online";
 
+// Why the problem cannot have the form, or nothing.
+std::optional<std::string> why_not_form(const Problem& problem, const std::string& form);
+
 // Keys of a step, for a form or by the shape.
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form);
 

@@ -136,11 +136,18 @@ class Consumer {
 
   // ---- products -------------------------------------------------------------------------------
 
+  // With head dim 256 there are more descriptors than registers to keep them in: this makes the
+  // compiler compute them where they are used.
+  static __device__ __forceinline__ Operand here(Operand operand) {
+    if constexpr (P::kHeadDim > 128) asm volatile("" : "+r"(operand));
+    return operand;
+  }
+
   // scores_ = Q K^T of the block in a stage.
   __device__ __forceinline__ void issue_scores(int stage) {
     constexpr int kStepsPerPanel = kPanelColumns / 16;
-    const Operand q = operand_along_k(shared_.q[group].panel[0]);
-    const Operand k = operand_along_k(shared_.k[stage].panel[0]);
+    const Operand q = here(operand_along_k(shared_.q[group].panel[0]));
+    const Operand k = here(operand_along_k(shared_.k[stage].panel[0]));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < P::kHeadDim / 16; ++i) {
@@ -155,7 +162,7 @@ class Consumer {
 
   // out_ (+)= P V of the block in a stage.
   __device__ __forceinline__ void issue_values(int stage, bool accumulate) {
-    const Operand v = operand_along_n<P::kBlockPanelBytes>(shared_.v[stage].panel[0]);
+    const Operand v = here(operand_along_n<P::kBlockPanelBytes>(shared_.v[stage].panel[0]));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < P::kBlockKeys / 16; ++i) {

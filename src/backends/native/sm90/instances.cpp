@@ -13,6 +13,14 @@ Instance d64_bf16_full();
 Instance d64_bf16_causal();
 Instance d64_f16_full();
 Instance d64_f16_causal();
+Instance d96_bf16_full();
+Instance d96_bf16_causal();
+Instance d96_f16_full();
+Instance d96_f16_causal();
+Instance d256_bf16_full();
+Instance d256_bf16_causal();
+Instance d256_f16_full();
+Instance d256_f16_causal();
 
 Instance find_instance(DType dtype, int head_dim, bool causal, int keys) {
   static const Instance all[] = {
@@ -26,6 +34,14 @@ Instance find_instance(DType dtype, int head_dim, bool causal, int keys) {
       d64_bf16_causal(),
       d64_f16_full(),
       d64_f16_causal(),
+      d96_bf16_full(),
+      d96_bf16_causal(),
+      d96_f16_full(),
+      d96_f16_causal(),
+      d256_bf16_full(),
+      d256_bf16_causal(),
+      d256_f16_full(),
+      d256_f16_causal(),
   };
   for (const Instance& i : all) {
     if (i.dtype == dtype && i.head_dim == head_dim && i.causal == causal && i.keys == keys)

@@ -1,0 +1,9 @@
+#include "backends/native/sm90/instantiate.cuh"
+
+namespace batten::impl::native::sm90 {
+
+Instance d96_bf16_full() {
+  return instance_of<Policy<__nv_bfloat16, 96, 128, false>>("sm90 d96 bf16", "128x128");
+}
+
+}  // namespace batten::impl::native::sm90

@@ -1,0 +1,9 @@
+#include "backends/native/sm90/instantiate.cuh"
+
+namespace batten::impl::native::sm90 {
+
+Instance d96_f16_causal() {
+  return instance_of<Policy<__half, 96, 128, true>>("sm90 d96 f16 causal", "128x128");
+}
+
+}  // namespace batten::impl::native::sm90
