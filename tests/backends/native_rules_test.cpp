@@ -87,10 +87,16 @@ TEST(NativeRules, TheWidthWastesLeast) {
 }
 
 TEST(NativeRules, SectionsHoldWholeHeads) {
-  EXPECT_EQ(section_heads(8, 256, 132), 33);
-  EXPECT_EQ(section_heads(128, 16, 132), 3);
-  EXPECT_EQ(section_heads(1, 16, 132), 16);
-  EXPECT_EQ(section_heads(1000, 16, 132), 1);
+  constexpr std::int64_t kKeyBytes = 2 * 2 * 128;
+  for (const int row_tiles : {1, 2, 8, 32, 128, 1000}) {
+    for (const int heads : {1, 12, 16, 256}) {
+      const int section = section_heads(row_tiles, heads, 132, row_tiles * 128 * kKeyBytes);
+      EXPECT_GE(section, 1);
+      EXPECT_LE(section, heads);
+    }
+  }
+  EXPECT_EQ(section_heads(128, 16, 132, 16384 * kKeyBytes), 16);  // eight CTAs share each head
+  EXPECT_LE(section_heads(8, 256, 132, 1024 * kKeyBytes), 48);    // 24 MiB
 }
 
 #if BATTEN_WITH_NATIVE

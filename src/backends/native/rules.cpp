@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace batten::impl::native {
 namespace {
@@ -103,8 +104,50 @@ int block_keys(const Problem& problem, const Shape& shape, const std::string& fo
   return rounded_up(shape.max_kv, kWide) < rounded_up(shape.max_kv, kNarrow) ? kWide : kNarrow;
 }
 
-int section_heads(int row_tiles, int heads, int ctas) {
-  return std::clamp((kSectionRounds * ctas + row_tiles - 1) / row_tiles, 1, heads);
+namespace {
+
+// How evenly the causal order of schedule.cuh spreads blocks over CTAs: the mean CTA's work as a
+// fraction of the busiest one's. A tile costs as much as its blocks and one more.
+double balance(int row_tiles, int heads, int ctas, int section) {
+  constexpr std::int64_t kEnough = 1 << 16;  // tiles; longer orders repeat themselves
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ctas));
+  std::int64_t tile = 0;
+  std::int64_t total = 0;
+  for (int head = 0; head < heads && tile < kEnough; head += section) {
+    const int width = std::min(section, heads - head);
+    for (int level = 0; level < row_tiles; ++level) {
+      for (int i = 0; i < width; ++i, ++tile) {
+        const auto round = tile / ctas;
+        const auto place = tile % ctas;
+        const auto cta = static_cast<std::size_t>(round % 2 == 0 ? place : ctas - 1 - place);
+        load[cta] += row_tiles - level + 1;
+        total += row_tiles - level + 1;
+      }
+    }
+  }
+  return static_cast<double>(total) / (static_cast<double>(*std::ranges::max_element(load)) * ctas);
+}
+
+}  // namespace
+
+int section_heads(int row_tiles, int heads, int ctas, std::int64_t head_bytes) {
+  // What the L2 cache holds; but when it holds few heads, those that eight CTAs at a time share.
+  constexpr std::int64_t kCacheBytes = std::int64_t{24} << 20;
+  const auto fitting = kCacheBytes / std::max<std::int64_t>(head_bytes, 1);
+  const auto most = static_cast<int>(
+      std::clamp<std::int64_t>(fitting, std::clamp(ctas / 8, 1, heads), heads));
+  constexpr int kCandidates = 16;
+  int best = most;
+  double best_balance = 0;
+  for (int i = 0; i < kCandidates; ++i) {
+    const int candidate = most - i * (most - most / 4) / kCandidates;
+    const double b = balance(row_tiles, heads, ctas, candidate);
+    if (b > best_balance) {
+      best_balance = b;
+      best = candidate;
+    }
+  }
+  return best;
 }
 
 }  // namespace batten::impl::native

@@ -25,9 +25,9 @@ int block_keys(const Problem& problem, const Shape& shape, const std::string& fo
 
 inline constexpr int kTileRows = 128;
 
-// The order in which tiles are dealt out under a causal mask: by sections of heads, large enough for
-// this many rounds of all CTAs, so that the keys of a section stay in the L2 cache.
-inline constexpr int kSectionRounds = 2;
-int section_heads(int row_tiles, int heads, int ctas);
+// The order in which tiles are dealt out under a causal mask: by sections of so many heads, few
+// enough that their keys and values (`head_bytes` for each of the heads) stay in the L2 cache, and
+// such that all CTAs get about as much to do.
+int section_heads(int row_tiles, int heads, int ctas, std::int64_t head_bytes);
 
 }  // namespace batten::impl::native

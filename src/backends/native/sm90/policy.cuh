@@ -24,6 +24,8 @@ struct Policy {
   static constexpr int kTileRows = kGroups * kGroupRows;
   static constexpr int kWarpRows = 16;
   static constexpr int kStages = 2;  // of keys, and of values
+  // Of queries: two where they fit, so that a tile's have arrived long before it begins.
+  static constexpr int kQueryStages = head_dim * (block_keys + 64) <= 128 * (128 + 64) ? 2 : 1;
   static constexpr int kThreads = 128 * (1 + kGroups);
 
   static constexpr int kPanels = (head_dim + kPanelColumns - 1) / kPanelColumns;

@@ -100,7 +100,7 @@ class BlockProducer {
   int tails_ = 0;   // uses of tail_v
 };
 
-// Copies each group's rows of a tile's queries. For one whole warp.
+// Copies each group's rows of a tile's queries, and says what the tile is. For one whole warp.
 template <class P>
 class QueryProducer {
  public:
@@ -111,23 +111,50 @@ class QueryProducer {
     Schedule<P> schedule(redo);
     Tile tile;
     while (schedule.next(a_, tile)) {
-      if (extent_of<P>(a_, tile).blocks == 0) continue;
-#pragma unroll 1
-      for (int group = 0; group < P::kGroups; ++group) {
-        wait(shared_.empty_q[group], (tiles_ & 1) ^ 1);
-        if (threadIdx.x % 32 == 0) copy(group, tile);
-      }
-      ++tiles_;
+      const Extent extent = extent_of<P>(a_, tile);
+      if (extent.blocks == 0) continue;
+      // With a single stage the copy has little time: from the L2 cache it takes half as long.
+      if (P::kQueryStages == 1) prefetch(tile);
+      hand_out({tile.sample, tile.head, tile.row, extent.blocks, extent.queries, extent.keys,
+                a_.bottom_right != 0 ? extent.keys - extent.queries : 0, schedule.round()});
     }
+    hand_out({});
   }
 
  private:
-  __device__ __forceinline__ void copy(int group, const Tile& tile) const {
-    auto& to = shared_.q[group];
-    arrive_expecting(shared_.full_q[group], sizeof(to));
+  __device__ __forceinline__ void hand_out(const TileRecord& tile) {
+    const int stage = tiles_ % P::kQueryStages;
+#pragma unroll 1
+    for (int group = 0; group < P::kGroups; ++group) {
+      wait(shared_.empty_q[stage][group], (tiles_ / P::kQueryStages & 1) ^ 1);
+      if (threadIdx.x % 32 != 0) continue;
+      shared_.tile[stage][group] = tile;
+      if (tile.blocks > 0) {
+        copy(stage, group, tile);
+      } else {
+        arrive(shared_.full_q[stage][group]);
+      }
+    }
+    ++tiles_;
+  }
+
+  __device__ __forceinline__ void prefetch(const Tile& tile) const {
+    if (threadIdx.x % 32 != 0) return;
+    for (int group = 0; group < P::kGroups; ++group) {
+      for (int i = 0; i < P::kPanels; ++i) {
+        prefetch_box(a_.q, {i * kPanelColumns, tile.head * a_.q_steps.head,
+                            tile.row + group * P::kGroupRows, tile.sample * a_.q_steps.sample});
+      }
+    }
+  }
+
+  __device__ __forceinline__ void copy(int stage, int group, const TileRecord& tile) const {
+    auto& to = shared_.q[stage][group];
+    auto& barrier = shared_.full_q[stage][group];
+    arrive_expecting(barrier, sizeof(to));
 #pragma unroll
     for (int i = 0; i < P::kPanels; ++i) {
-      load_box(to.panel[i], a_.q, shared_.full_q[group],
+      load_box(to.panel[i], a_.q, barrier,
                {i * kPanelColumns, tile.head * a_.q_steps.head, tile.row + group * P::kGroupRows,
                 tile.sample * a_.q_steps.sample});
     }

@@ -52,6 +52,13 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* fr
                                   from);
 }
 
+// "cp.async.bulk.prefetch.tensor": brings a box into the L2 cache.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap& map, const Coordinates& at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+               "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.sample)
+               : "memory");
+}
+
 // "prefetch": brings a tensor map into the descriptor cache.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
