@@ -17,7 +17,8 @@
 namespace batten::impl {
 namespace {
 
-std::unique_ptr<Backend> absent(const char* name, const char* reason, const char* remedy) {
+[[maybe_unused]] std::unique_ptr<Backend> absent(const char* name, const char* reason,
+                                                 const char* remedy) {
   return std::make_unique<AbsentBackend>(name, reason, remedy);
 }
 

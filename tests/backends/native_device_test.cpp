@@ -75,8 +75,7 @@ class NativeLazy : public testing::Test {
     }
 
     const auto upload = [&](const std::vector<float>& numbers, std::int64_t rows, int heads) {
-      DeviceTensor tensor(kGpu, s.dtype,
-                          contiguous_layout({s.batch, rows, heads, s.head_dim}));
+      DeviceTensor tensor(kGpu, s.dtype, contiguous_layout({s.batch, rows, heads, s.head_dim}));
       tensor.upload(numbers, 0);
       return tensor;
     };
@@ -108,13 +107,12 @@ constexpr DType kDTypes[] = {bf16, f16};
 TEST_F(NativeLazy, LogitsThatGrowFromBlockToBlock) {
   // Nats a block: within the range, at its edges, far outside, and downwards.
   for (const DType dtype : kDTypes)
-    for (const float step : {0.1f, 1.5f, 5.f, 10.f, 11.f, 12.f, 30.f, 80.f, 88.f, 95.f, 300.f, 4000.f,
-                             -5.f, -60.f, -300.f})
+    for (const float step : {0.1f, 1.5f, 5.f, 10.f, 11.f, 12.f, 30.f, 80.f, 88.f, 95.f, 300.f,
+                             4000.f, -5.f, -60.f, -300.f})
       for (const int dim : {64, 96, 128, 256})
-        expect_right(fmt::format("grow {} d{}", step, dim), {.dtype = dtype, .head_dim = dim},
-                     [&](std::int64_t j, std::int64_t) {
-                       return step * static_cast<float>(j / kBlock);
-                     });
+        expect_right(
+            fmt::format("grow {} d{}", step, dim), {.dtype = dtype, .head_dim = dim},
+            [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); });
 }
 
 TEST_F(NativeLazy, OneKeyFarAboveAllOthers) {
@@ -139,62 +137,64 @@ TEST_F(NativeLazy, FirstBlocksThatManyRowsDoNotSee) {
   for (const DType dtype : kDTypes)
     for (const std::int64_t kv : {1, 100, 129, 300, 500})
       for (const float step : {0.f, 100.f})
-        expect_right(fmt::format("more rows than keys {} {}", kv, step),
-                     {.dtype = dtype, .mask = Mask::causal, .q = 700, .kv = kv},
-                     [&](std::int64_t j, std::int64_t) {
-                       return step * static_cast<float>(j / 64);
-                     });
+        expect_right(
+            fmt::format("more rows than keys {} {}", kv, step),
+            {.dtype = dtype, .mask = Mask::causal, .q = 700, .kv = kv},
+            [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / 64); });
 }
 
 TEST_F(NativeLazy, EqualAndHugeLogits) {
   for (const DType dtype : kDTypes)
     for (const float level : {0.f, 50.f, -50.f, 3000.f, -3000.f, 9e4f, -9e4f})
-      expect_right(fmt::format("level {}", level), {.dtype = dtype, .scale = 1.0},
-                   [&](std::int64_t, std::int64_t) { return level; }, 0);
+      expect_right(
+          fmt::format("level {}", level), {.dtype = dtype, .scale = 1.0},
+          [&](std::int64_t, std::int64_t) { return level; }, 0);
 }
 
 TEST_F(NativeLazy, ValuesAtTheEndsOfTheFormat) {
   // With keys that grow, weights grow: their products must not overflow unseen.
   for (const float step : {0.f, 20.f, 60.f})
     for (const float values : {1e-37f, 1e-20f, 1e20f, 1e35f})
-      expect_right(fmt::format("values {} step {}", values, step), {.dtype = bf16},
-                   [&](std::int64_t j, std::int64_t) {
-                     return step * static_cast<float>(j / kBlock);
-                   },
-                   1, values);
+      expect_right(
+          fmt::format("values {} step {}", values, step), {.dtype = bf16},
+          [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); }, 1,
+          values);
   for (const float step : {0.f, 8.f})
     for (const float values : {1e-4f, 1.5e4f})
-      expect_right(fmt::format("half values {} step {}", values, step), {.dtype = f16},
-                   [&](std::int64_t j, std::int64_t) {
-                     return step * static_cast<float>(j / kBlock);
-                   },
-                   1, values);
+      expect_right(
+          fmt::format("half values {} step {}", values, step), {.dtype = f16},
+          [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); }, 1,
+          values);
 }
 
 TEST_F(NativeLazy, EveryTileOfManyIsComputedAgain) {
   for (const DType dtype : kDTypes)
     for (const Mask mask : {Mask::none, Mask::causal})
-      expect_right("every tile",
-                   {.dtype = dtype, .mask = mask, .batch = 4, .q = 1500, .kv = 1500, .heads = 12,
-                    .kv_heads = 4},
-                   [](std::int64_t j, std::int64_t) { return 150 * static_cast<float>(j / kBlock); });
+      expect_right(
+          "every tile",
+          {.dtype = dtype,
+           .mask = mask,
+           .batch = 4,
+           .q = 1500,
+           .kv = 1500,
+           .heads = 12,
+           .kv_heads = 4},
+          [](std::int64_t j, std::int64_t) { return 150 * static_cast<float>(j / kBlock); });
 }
 
 TEST_F(NativeLazy, ScalesOfEitherSign) {
   for (const DType dtype : kDTypes)
     for (const double scale : {-0.1, -3.0, 0.02, 5.0})
       for (const float step : {0.f, 3.f, 120.f})
-        expect_right(fmt::format("scale {} step {}", scale, step),
-                     {.dtype = dtype, .mask = Mask::causal, .scale = scale},
-                     [&](std::int64_t j, std::int64_t) {
-                       return step * static_cast<float>(j / kBlock);
-                     });
+        expect_right(
+            fmt::format("scale {} step {}", scale, step),
+            {.dtype = dtype, .mask = Mask::causal, .scale = scale},
+            [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); });
 }
 
 TEST_F(NativeLazy, ShorterSamplesThatLeaveTheRange) {
   for (const DType dtype : kDTypes)
-    expect_right("lengths",
-                 {.dtype = dtype, .batch = 5, .kv_lengths = {1000, 0, 1, 513, 640}},
+    expect_right("lengths", {.dtype = dtype, .batch = 5, .kv_lengths = {1000, 0, 1, 513, 640}},
                  [](std::int64_t j, std::int64_t) { return 100 * static_cast<float>(j / kBlock); });
 }
 
@@ -202,11 +202,10 @@ TEST_F(NativeLazy, OnlineThroughoutByItsForm) {
   for (const DType dtype : kDTypes)
     for (const Mask mask : {Mask::none, Mask::causal})
       for (const float step : {0.f, 7.f, 200.f})
-        expect_right(fmt::format("online {}", step),
-                     {.dtype = dtype, .mask = mask, .batch = 2, .backend = "native:online"},
-                     [&](std::int64_t j, std::int64_t) {
-                       return step * static_cast<float>(j / kBlock);
-                     });
+        expect_right(
+            fmt::format("online {}", step),
+            {.dtype = dtype, .mask = mask, .batch = 2, .backend = "native:online"},
+            [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); });
 }
 
 TEST_F(NativeLazy, WidthsByTheirForms) {
@@ -214,11 +213,9 @@ TEST_F(NativeLazy, WidthsByTheirForms) {
     for (const char* form : {"native:128x128", "native:128x144"})
       for (const std::int64_t kv : {1, 127, 128, 129, 143, 144, 145, 257, 288, 300, 1000})
         for (const float step : {0.f, 200.f})
-          expect_right(fmt::format("width {} {}", kv, step),
-                       {.dtype = dtype, .kv = kv, .backend = form},
-                       [&](std::int64_t j, std::int64_t) {
-                         return step * static_cast<float>(j / kBlock);
-                       });
+          expect_right(
+              fmt::format("width {} {}", kv, step), {.dtype = dtype, .kv = kv, .backend = form},
+              [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); });
 }
 
 }  // namespace

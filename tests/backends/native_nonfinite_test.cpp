@@ -1,5 +1,5 @@
-// Values that are NaN or infinite reach the rows that see their keys, in their columns, and no other:
-// the native backend beside the float64 reference on the same GPU.
+// Values that are NaN or infinite reach the rows that see their keys, in their columns, and no
+// other: the native backend beside the float64 reference on the same GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -62,10 +62,10 @@ class NativeNonFinite : public testing::Test {
     const Geometry geometry = geometry_of(one);
     Inputs inputs = make_inputs(one, geometry, Garbage::nan);
     for (const Planted& p : planted) {
-      const std::int64_t key = geometry.samples[static_cast<std::size_t>(p.sample)].kv_begin + p.key;
+      const std::int64_t key =
+          geometry.samples[static_cast<std::size_t>(p.sample)].kv_begin + p.key;
       // The last key head, so that neighbours in memory are another sample's.
-      const auto first =
-          static_cast<std::size_t>((key * kKvHeads + kKvHeads - 1) * s.head_dim);
+      const auto first = static_cast<std::size_t>((key * kKvHeads + kKvHeads - 1) * s.head_dim);
       for (int i = 0; i < s.head_dim; ++i)
         if (p.column == kAllColumns || p.column == i)
           inputs.v[first + static_cast<std::size_t>(i)] = p.value;
@@ -98,22 +98,21 @@ class NativeNonFinite : public testing::Test {
     const std::vector<float> got = compute(s.backend);
     const double tolerance = 16 * epsilon_of(s.dtype);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      const bool same = std::isfinite(expected[i])
-                            ? std::abs(got[i] - expected[i]) <= tolerance
-                            : std::isnan(expected[i]) ? std::isnan(got[i]) : got[i] == expected[i];
+      const bool same = std::isfinite(expected[i]) ? std::abs(got[i] - expected[i]) <= tolerance
+                        : std::isnan(expected[i])  ? std::isnan(got[i])
+                                                   : got[i] == expected[i];
       const auto dim = static_cast<std::size_t>(s.head_dim);
       ASSERT_TRUE(same) << what << " " << name_of(s.dtype) << " " << name_of(s.mask) << " d"
-                        << s.head_dim << " " << s.backend << ": row " << i / dim / kHeads << ", head "
-                        << i / dim % kHeads << ", column " << i % dim << " is " << got[i]
-                        << ", expected " << expected[i];
+                        << s.head_dim << " " << s.backend << ": row " << i / dim / kHeads
+                        << ", head " << i / dim % kHeads << ", column " << i % dim << " is "
+                        << got[i] << ", expected " << expected[i];
     }
   }
 
  private:
   static TensorLayout layout_of(const Case& one, std::int64_t rows, int heads) {
     std::vector<std::int64_t> shape{rows, heads, one.problem.head_dim};
-    if (one.form == Form::bshd)
-      shape = {one.batch, rows / one.batch, heads, one.problem.head_dim};
+    if (one.form == Form::bshd) shape = {one.batch, rows / one.batch, heads, one.problem.head_dim};
     return contiguous_layout(shape);
   }
 };
@@ -144,10 +143,13 @@ TEST_F(NativeNonFinite, BothInfinitiesInOneColumn) {
   for (const DType dtype : kDTypes)
     for (const int dim : {64, 96, 128, 256})
       for (const char* backend : {"native", "native:online"})
-        expect_as_reference(
-            "both", {.dtype = dtype, .head_dim = dim, .backend = backend},
-            {{0, 10, 3, kInfinity}, {0, 70, 3, -kInfinity}, {0, 200, 3, kInfinity},
-             {0, 150, 50, -kInfinity}, {0, 151, 51, kInfinity}, {0, 260, 63, kNan}});
+        expect_as_reference("both", {.dtype = dtype, .head_dim = dim, .backend = backend},
+                            {{0, 10, 3, kInfinity},
+                             {0, 70, 3, -kInfinity},
+                             {0, 200, 3, kInfinity},
+                             {0, 150, 50, -kInfinity},
+                             {0, 151, 51, kInfinity},
+                             {0, 260, 63, kNan}});
 }
 
 TEST_F(NativeNonFinite, SamplesOfOtherLengths) {

@@ -1,11 +1,11 @@
 // When a plan's calls had better be online, by counts that a test writes in the kernels' place.
-#include "backends/native/redo_watch.hpp"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 #include <vector>
+
+#include "backends/native/redo_watch.hpp"
 
 namespace batten::impl::native {
 namespace {

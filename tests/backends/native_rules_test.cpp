@@ -149,10 +149,16 @@ TEST(NativeRules, AFormThatIsNotCompiledIsRefused) {
 }
 
 TEST(NativeRules, SectionsHoldWholeHeads) {
-  EXPECT_EQ(section_heads(8, 256, 132), 33);
-  EXPECT_EQ(section_heads(128, 16, 132), 3);
-  EXPECT_EQ(section_heads(1, 16, 132), 16);
-  EXPECT_EQ(section_heads(1000, 16, 132), 1);
+  constexpr std::int64_t kKeyBytes = 2 * 2 * 128;
+  for (const int row_tiles : {1, 2, 8, 32, 128, 1000}) {
+    for (const int heads : {1, 12, 16, 256}) {
+      const int section = section_heads(row_tiles, heads, 132, row_tiles * 128 * kKeyBytes);
+      EXPECT_GE(section, 1);
+      EXPECT_LE(section, heads);
+    }
+  }
+  EXPECT_EQ(section_heads(128, 16, 132, 16384 * kKeyBytes), 16);  // eight CTAs share each head
+  EXPECT_LE(section_heads(8, 256, 132, 1024 * kKeyBytes), 48);    // 24 MiB
 }
 
 #if BATTEN_WITH_NATIVE
@@ -160,9 +166,10 @@ TEST(NativeRules, SectionsHoldWholeHeads) {
 TEST(NativeDivisor, DividesAsDivisionDoes) {
   for (std::uint32_t d = 1; d < 3000; d += d < 300 ? 1 : 37) {
     const sm90::Divisor divisor(d);
-    for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{d} - 1,
-                                 std::int64_t{d}, std::int64_t{d} * 7919, std::int64_t{d} * 7919 - 1,
-                                 (std::int64_t{1} << 31) - 1, std::int64_t{1000003}}) {
+    for (const std::int64_t n :
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{d} - 1, std::int64_t{d},
+          std::int64_t{d} * 7919, std::int64_t{d} * 7919 - 1, (std::int64_t{1} << 31) - 1,
+          std::int64_t{1000003}}) {
       if (n >= std::int64_t{1} << 31) continue;
       ASSERT_EQ(divisor.quotient(static_cast<int>(n)), n / d) << n << " / " << d;
     }

@@ -79,8 +79,7 @@ struct SoakCase {
   std::vector<bool> owned() const {
     std::vector<bool> rows_of_samples(static_cast<std::size_t>(rows()), !packed());
     for (std::size_t b = 0; packed() && b < static_cast<std::size_t>(batch); ++b) {
-      const std::int32_t n =
-          q_lengths.empty() ? offsets_q[b + 1] - offsets_q[b] : q_lengths[b];
+      const std::int32_t n = q_lengths.empty() ? offsets_q[b + 1] - offsets_q[b] : q_lengths[b];
       std::fill_n(rows_of_samples.begin() + offsets_q[b], n, true);
     }
     return rows_of_samples;
@@ -90,10 +89,11 @@ struct SoakCase {
     const auto list = [](const char* name, const std::vector<std::int32_t>& numbers) {
       return numbers.empty() ? "" : fmt::format(" {} {}", name, fmt::join(numbers, ","));
     };
-    return fmt::format("{} {} B{} {}x{} heads {}/{} d{} scale {}{}{}{}{}{}{}", name_of(problem.dtype),
-                       name_of(problem.mask), batch, q, kv, problem.num_heads, problem.num_kv_heads,
-                       problem.head_dim, scale, lse ? " lse" : "", on_device ? " on device" : "",
-                       list("q", q_lengths), list("kv", kv_lengths), list("offsets q", offsets_q),
+    return fmt::format("{} {} B{} {}x{} heads {}/{} d{} scale {}{}{}{}{}{}{}",
+                       name_of(problem.dtype), name_of(problem.mask), batch, q, kv,
+                       problem.num_heads, problem.num_kv_heads, problem.head_dim, scale,
+                       lse ? " lse" : "", on_device ? " on device" : "", list("q", q_lengths),
+                       list("kv", kv_lengths), list("offsets q", offsets_q),
                        list("kv", offsets_kv));
   }
 };
@@ -112,7 +112,8 @@ SoakCase random_case(std::uint64_t seed) {
   };
   SoakCase c;
   c.problem.dtype = one_of(bf16, f16);
-  c.problem.mask = one_of(Mask::none, Mask::none, Mask::causal, Mask::causal, Mask::causal_top_left);
+  c.problem.mask =
+      one_of(Mask::none, Mask::none, Mask::causal, Mask::causal, Mask::causal_top_left);
   c.problem.head_dim = one_of(64, 96, 128, 128, 256);
   c.problem.num_kv_heads = one_of(1, 1, 2, 3);
   c.problem.num_heads = c.problem.num_kv_heads * one_of(1, 1, 2, 4);
@@ -144,7 +145,8 @@ SoakCase random_case(std::uint64_t seed) {
         offsets.push_back(offsets.back() + count +
                           static_cast<std::int32_t>(gaps ? random.below(kGap) : 0));
       if (gaps) given = n;
-      most = std::max(1, *std::max_element(n.begin(), n.end())) + random.below(2) * random.below(200);
+      most =
+          std::max(1, *std::max_element(n.begin(), n.end())) + random.below(2) * random.below(200);
       rows = offsets.back() + random.below(2);
     };
     pack(c.q, c.max_q, c.offsets_q, c.q_lengths);
@@ -238,7 +240,8 @@ class Soak {
   static constexpr std::int64_t kGuard = 1024;
   static constexpr int kPoison = 0x7f;  // of bytes that must be overwritten, or must not
 
-  static bool untouched(const std::vector<std::byte>& image, std::int64_t from, std::int64_t count) {
+  static bool untouched(const std::vector<std::byte>& image, std::int64_t from,
+                        std::int64_t count) {
     return std::all_of(image.begin() + from, image.begin() + from + count,
                        [](std::byte b) { return b == std::byte{kPoison}; });
   }
@@ -274,8 +277,7 @@ class Soak {
     };
     const auto common = [&](auto options) {
       if (c.lse)
-        options.lse =
-            TensorView(lse.data(), f32, shape_of(c.q, {problem.num_heads}), {}, kGpu);
+        options.lse = TensorView(lse.data(), f32, shape_of(c.q, {problem.num_heads}), {}, kGpu);
       if (!c.q_lengths.empty()) options.q_lengths = numbers(c.q_lengths);
       if (!c.kv_lengths.empty()) options.kv_lengths = numbers(c.kv_lengths);
       return options;

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -58,6 +59,57 @@ sm90::Steps steps_of(const Layout& layout) {
   return {.sample = layout.batch != 0, .head = layout.head != 0};
 }
 
+// The tensor maps of the last few calls: a model calls with the same tensors again and again, and
+// encoding four maps takes as long as a launch. A thread that finds another one here encodes for
+// itself.
+class MapCache {
+ public:
+  // All that maps are made of and a plan does not fix: packed calls of one plan differ in rows.
+  struct Key {
+    const void* data[4];  // q, k, v, out
+    Layout layouts[4];
+    std::int64_t batch;
+    std::int64_t rows_q, rows_kv;
+
+    bool operator==(const Key&) const = default;
+  };
+  using Maps = std::array<CUtensorMap, 4>;
+
+  template <class Encode>
+  void get(const Key& key, CUtensorMap* const (&to)[4], const Encode& encode) {
+    const auto give = [&](const Maps& maps) {
+      for (std::size_t i = 0; i < maps.size(); ++i) *to[i] = maps[i];
+    };
+    if (busy_.test_and_set(std::memory_order_acquire)) {
+      give(encode());
+      return;
+    }
+    const auto found = std::ranges::find(keys_, key);
+    auto i = static_cast<std::size_t>(found - keys_.begin());
+    if (found == keys_.end()) {
+      try {
+        i = next_;
+        maps_[i] = encode();
+        keys_[i] = key;
+        next_ = (next_ + 1) % kEntries;
+      } catch (...) {
+        keys_[i] = {};
+        busy_.clear(std::memory_order_release);
+        throw;
+      }
+    }
+    give(maps_[i]);
+    busy_.clear(std::memory_order_release);
+  }
+
+ private:
+  static constexpr std::size_t kEntries = 8;
+  std::atomic_flag busy_;
+  std::array<Key, kEntries> keys_{};  // no call has null pointers throughout
+  std::array<Maps, kEntries> maps_;
+  std::size_t next_ = 0;
+};
+
 class NativePlan final : public Plan {
  public:
   NativePlan(const Problem& problem, const Shape& shape, Device device,
@@ -73,9 +125,19 @@ class NativePlan final : public Plan {
     if (instance_.function == nullptr) {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
+    row_tiles_ = static_cast<std::int32_t>((shape.max_q + instance_.rows - 1) / instance_.rows);
+    if (instance_.causal && shape.batch * row_tiles_ > 0) {
+      const auto samples = static_cast<int>(
+          std::min(shape.batch, samples_of_launch(problem, shape, multiprocessors_)));
+      const std::int64_t head_bytes = 2 * shape.max_kv * problem.head_dim *
+                                      static_cast<std::int64_t>(size_of(problem.dtype)) *
+                                      problem.num_kv_heads / problem.num_heads;
+      const int heads = samples * problem.num_heads;
+      section_heads_ = section_heads(row_tiles_, heads,
+                                     std::min(heads * row_tiles_, multiprocessors_), head_bytes);
+    }
     sm90::load_encoder();
-    check_cuda(cudaFuncSetAttribute(instance_.function,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check_cuda(cudaFuncSetAttribute(instance_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     instance_.shared_bytes),
                "native: cudaFuncSetAttribute");
     const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
@@ -86,9 +148,10 @@ class NativePlan final : public Plan {
   }
 
   void run(const Shape& shape, const Call& call, void* /*workspace*/) const override {
+    const std::int64_t tiles = shape.batch * problem_.num_heads * row_tiles_;
+    // No sample may have a query, or none has.
+    if (tiles == 0 || (shape.packed && shape.tokens_q == 0)) return;
     Arguments a = arguments_of(shape, call);
-    const std::int64_t tiles = shape.batch * problem_.num_heads * a.row_tiles;
-    if (tiles == 0) return;  // no sample may have a query
     const bool captured = !online_ && device_runtime().is_capturing(call.stream);
     a.online = online_ || (captured ? watch_.online() : watch_.call(tiles));
     if (a.online == 0) a.redone = device_word(captured ? counts_.of_graphs : counts_.of_calls);
@@ -132,13 +195,22 @@ class NativePlan final : public Plan {
     a.packed = shape.packed;
     a.rows_q = static_cast<std::int32_t>(shape.packed ? shape.tokens_q : shape.max_q);
     a.rows_kv = static_cast<std::int32_t>(shape.packed ? shape.tokens_kv : shape.max_kv);
-    a.q = map(call.q, a.rows_q, problem_.num_heads, shape.q, instance_.q_box_rows);
-    a.k = map(call.k, a.rows_kv, problem_.num_kv_heads, shape.k, instance_.keys);
-    a.v = map(call.v, a.rows_kv, problem_.num_kv_heads, shape.v, instance_.keys);
     a.output_is_f32 = problem_.out_dtype == DType::f32;
-    a.out = a.output_is_f32 ? a.q
-                            : map(call.out, a.rows_q, problem_.num_heads, shape.out,
-                                  instance_.out_box_rows);
+    maps_.get({{call.q, call.k, call.v, call.out},
+               {shape.q, shape.k, shape.v, shape.out},
+               shape.batch,
+               a.rows_q,
+               a.rows_kv},
+              {&a.q, &a.k, &a.v, &a.out}, [&] {
+                MapCache::Maps maps;
+                maps[0] = map(call.q, a.rows_q, problem_.num_heads, shape.q, instance_.q_box_rows);
+                maps[1] = map(call.k, a.rows_kv, problem_.num_kv_heads, shape.k, instance_.keys);
+                maps[2] = map(call.v, a.rows_kv, problem_.num_kv_heads, shape.v, instance_.keys);
+                maps[3] = a.output_is_f32 ? maps[0]
+                                          : map(call.out, a.rows_q, problem_.num_heads, shape.out,
+                                                instance_.out_box_rows);
+                return maps;
+              });
     a.output = call.out;
     a.lse = call.lse;
     a.out_layout = shape.out;
@@ -151,7 +223,7 @@ class NativePlan final : public Plan {
     a.q_steps = steps_of(shape.q);
     a.k_steps = steps_of(shape.k);
     a.v_steps = steps_of(shape.v);
-    a.row_tiles = static_cast<std::int32_t>((shape.max_q + instance_.rows - 1) / instance_.rows);
+    a.row_tiles = row_tiles_;
     a.per_head = Divisor(static_cast<std::uint32_t>(a.row_tiles));
     a.scale_log2 = folded(call.scale);
     a.bottom_right = problem_.mask == Mask::causal;
@@ -167,7 +239,7 @@ class NativePlan final : public Plan {
     a.redo_shift = 0;
     while (rounds >> a.redo_shift >= kRedoBits) ++a.redo_shift;
     if (instance_.causal) {
-      a.section_heads = section_heads(a.row_tiles, heads, ctas);
+      a.section_heads = std::min(section_heads_, heads);
       a.last_section = (heads - 1) / a.section_heads;
       a.per_section = Divisor(static_cast<std::uint32_t>(a.row_tiles * a.section_heads));
       a.heads_of_section = Divisor(static_cast<std::uint32_t>(a.section_heads));
@@ -186,8 +258,11 @@ class NativePlan final : public Plan {
   Instance instance_;
   bool online_;
   int multiprocessors_;
+  std::int32_t row_tiles_ = 0;
+  int section_heads_ = 1;  // causal
   RedoCounts& counts_;
   mutable RedoWatch watch_;
+  mutable MapCache maps_;
 };
 
 }  // namespace

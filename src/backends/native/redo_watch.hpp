@@ -44,9 +44,9 @@ class RedoWatch {
 
   mutable std::mutex mutex_;  // guards what follows
   bool online_ = false;
-  std::int64_t tiles_ = 0;          // of the calls so far, until online
-  std::int64_t window_tiles_ = 0;   // of the window
-  std::uint64_t window_redone_;     // count at the window's beginning
+  std::int64_t tiles_ = 0;         // of the calls so far, until online
+  std::int64_t window_tiles_ = 0;  // of the window
+  std::uint64_t window_redone_;    // count at the window's beginning
 };
 
 }  // namespace batten::impl::native

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace batten::impl::native {
 namespace {
@@ -27,8 +28,9 @@ bool has_wide(const Problem& problem) {
   return problem.head_dim == 128 && problem.mask == Mask::none;
 }
 
-std::optional<std::string> why_not_layout(const char* name, const Layout& layout, std::int64_t batch,
-                                          std::int64_t rows, std::int64_t element) {
+std::optional<std::string> why_not_layout(const char* name, const Layout& layout,
+                                          std::int64_t batch, std::int64_t rows,
+                                          std::int64_t element) {
   if (rows > 1 && layout.row == 0) {
     return fmt::format("{}: rows that all lie at one address (stride 0) cannot be described to TMA",
                        name);
@@ -94,10 +96,9 @@ Shape plan_key(const Shape& shape) {
 
 std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int ctas) {
   std::int64_t samples = shape.batch;
-  const std::int64_t arrays =
-      std::ranges::count(std::array{shape.q_lengths, shape.kv_lengths, shape.offsets_q,
-                                    shape.offsets_kv},
-                         Source::host);
+  const std::int64_t arrays = std::ranges::count(
+      std::array{shape.q_lengths, shape.kv_lengths, shape.offsets_q, shape.offsets_kv},
+      Source::host);
   if (arrays > 0) samples = std::min(samples, kHostNumbers / arrays - 1);
   const std::int64_t tiles = rounded_up(shape.max_q, kTileRows) / kTileRows * problem.num_heads;
   if (tiles > 0) samples = std::min(samples, std::int64_t{kRedoBits} * ctas / tiles);
@@ -126,8 +127,50 @@ int block_keys(const Problem& problem, const Shape& shape, const std::string& fo
   return rounded_up(shape.max_kv, kWide) < rounded_up(shape.max_kv, kNarrow) ? kWide : kNarrow;
 }
 
-int section_heads(int row_tiles, int heads, int ctas) {
-  return std::clamp((kSectionRounds * ctas + row_tiles - 1) / row_tiles, 1, heads);
+namespace {
+
+// How evenly the causal order of schedule.cuh spreads blocks over CTAs: the mean CTA's work as a
+// fraction of the busiest one's. A tile costs as much as its blocks and one more.
+double balance(int row_tiles, int heads, int ctas, int section) {
+  constexpr std::int64_t kEnough = 1 << 16;  // tiles; longer orders repeat themselves
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ctas));
+  std::int64_t tile = 0;
+  std::int64_t total = 0;
+  for (int head = 0; head < heads && tile < kEnough; head += section) {
+    const int width = std::min(section, heads - head);
+    for (int level = 0; level < row_tiles; ++level) {
+      for (int i = 0; i < width; ++i, ++tile) {
+        const auto round = tile / ctas;
+        const auto place = tile % ctas;
+        const auto cta = static_cast<std::size_t>(round % 2 == 0 ? place : ctas - 1 - place);
+        load[cta] += row_tiles - level + 1;
+        total += row_tiles - level + 1;
+      }
+    }
+  }
+  return static_cast<double>(total) / (static_cast<double>(*std::ranges::max_element(load)) * ctas);
+}
+
+}  // namespace
+
+int section_heads(int row_tiles, int heads, int ctas, std::int64_t head_bytes) {
+  // What the L2 cache holds; but when it holds few heads, those that eight CTAs at a time share.
+  constexpr std::int64_t kCacheBytes = std::int64_t{24} << 20;
+  const auto fitting = kCacheBytes / std::max<std::int64_t>(head_bytes, 1);
+  const auto most =
+      static_cast<int>(std::clamp<std::int64_t>(fitting, std::clamp(ctas / 8, 1, heads), heads));
+  constexpr int kCandidates = 16;
+  int best = most;
+  double best_balance = 0;
+  for (int i = 0; i < kCandidates; ++i) {
+    const int candidate = most - i * (most - most / 4) / kCandidates;
+    const double b = balance(row_tiles, heads, ctas, candidate);
+    if (b > best_balance) {
+      best_balance = b;
+      best = candidate;
+    }
+  }
+  return best;
 }
 
 }  // namespace batten::impl::native

@@ -27,13 +27,13 @@ std::optional<std::string> why_not_form(const Problem& problem, const std::strin
 // Keys of a step, for a form or by the shape.
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form);
 
-// Samples of one launch: those whose lengths and offsets fit, and whose tiles have bits of their own
-// in that list, so that no sample is computed differently because of another.
+// Samples of one launch: those whose lengths and offsets fit, and whose tiles have bits of their
+// own in that list, so that no sample is computed differently because of another.
 std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int ctas);
 
-// The order in which tiles are dealt out under a causal mask: by sections of heads, large enough for
-// this many rounds of all CTAs, so that the keys of a section stay in the L2 cache.
-inline constexpr int kSectionRounds = 2;
-int section_heads(int row_tiles, int heads, int ctas);
+// The order in which tiles are dealt out under a causal mask: by sections of so many heads, few
+// enough that their keys and values (`head_bytes` for each of the heads) stay in the L2 cache, and
+// such that all CTAs get about as much to do.
+int section_heads(int row_tiles, int heads, int ctas, std::int64_t head_bytes);
 
 }  // namespace batten::impl::native

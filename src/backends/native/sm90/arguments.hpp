@@ -48,13 +48,13 @@ struct Array {
 struct Arguments {
   CUtensorMap q, k, v, out;
 
-  void* output = nullptr;         // what `out` maps; written through it unless it is float32
+  void* output = nullptr;  // what `out` maps; written through it unless it is float32
   std::int32_t output_is_f32 = 0;
   float* lse = nullptr;
   Layout out_layout, lse_layout;
 
-  Array q_lengths, kv_lengths;    // not given: all full
-  Array offsets_q, offsets_kv;    // of packed samples
+  Array q_lengths, kv_lengths;  // not given: all full
+  Array offsets_q, offsets_kv;  // of packed samples
 
   std::int32_t first_sample = 0;  // of the call, which this launch begins with
   std::int32_t packed = 0;        // samples lie one after another, not max_q and max_kv rows apart
@@ -72,12 +72,12 @@ struct Arguments {
   std::int32_t row_tiles = 1;  // of one head
   std::int32_t section_heads = 1;
   std::int32_t last_section = 0;
-  Divisor per_head;           // row_tiles
-  Divisor per_section;        // row_tiles * section_heads
-  Divisor heads_of_section;   // section_heads
-  Divisor heads_of_last;      // of the last section
+  Divisor per_head;          // row_tiles
+  Divisor per_section;       // row_tiles * section_heads
+  Divisor heads_of_section;  // section_heads
+  Divisor heads_of_last;     // of the last section
 
-  float scale_log2 = 0;          // scale * log2(e), never 0
+  float scale_log2 = 0;           // scale * log2(e), never 0
   std::int32_t bottom_right = 0;  // causal: which corner the diagonal ends in
   std::int32_t clear_tail = 0;    // values past a sample's length may be anything: replace them
   std::int32_t online = 0;        // no lazy softmax at all

@@ -18,40 +18,42 @@ namespace batten::impl::native::sm90 {
 // format, 2^127 in bf16 and in fp32, 2^16 in fp16; a later logit further above the reference makes
 // it infinite, and with it the sum or the output, which never become finite again. So it is enough
 // to look at both when a tile ends. A tile in which one is not finite is computed again, online.
-template <class P, int group>
+template <class P>
 class Consumer {
  public:
-  __device__ __forceinline__ Consumer(SharedMemory<P>& shared, const Arguments& a)
-      : shared_(shared), a_(a) {}
+  __device__ __forceinline__ Consumer(SharedMemory<P>& shared, const Arguments& a, int group)
+      : shared_(shared), a_(a), group_(group) {}
 
   // All tiles with lazy softmax. The products of block n + 1's scores and of block n's values are
   // issued together, so that the exponentials of n + 1 are computed while the tensor cores are busy
   // with n and with the other group. Tiles follow each other without a break.
   __device__ __forceinline__ void run_lazy() {
-    if (group == 1) pass_turn();  // group 0 begins
-    if (next_tile()) {
-      begin();
-      Ended last;
-      while (advance<1>(last) && advance<0>(last)) {
+    if (group_ == 1) pass_turn();  // group 0 begins
+    TileRecord tile;
+    if (next_tile(tile)) {
+      begin(tile);
+      while (advance<1>() && advance<0>()) {
       }
-      drain(last);
+      drain();
     }
-    if (group == 0) take_turn();  // group 1's last pass
+    if (group_ == 0) take_turn();                    // group 1's last pass
+    release(shared_.empty_q[query_stage_][group_]);  // where it said that there are no more
   }
 
   // The tiles of SharedMemory::redo with online softmax, one product after the other.
   __device__ __forceinline__ void run_online() {
     // The stores of the same rows before must not come later.
     cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>{});
-    schedule_ = Schedule<P>(shared_.redo);
-    while (next_tile()) {
+    TileRecord tile;
+    while (next_tile(tile)) {
+      begin_tile(tile);
       compute_online();
       ++redone_;
     }
   }
 
   __device__ __forceinline__ void finish() {
-    if (group == 0 && thread() == 0 && redone_ > 0 && a_.redone != nullptr) {
+    if (group_ == 0 && thread() == 0 && redone_ > 0 && a_.redone != nullptr) {
       atomicAdd_system(a_.redone, redone_);
     }
     // Shared memory must outlive the stores that read it.
@@ -64,29 +66,23 @@ class Consumer {
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ int warp() { return thread() / 32; }
   // Its first row and column; the second row is 8 further.
-  static __device__ __forceinline__ int row_in_tile() {
-    return group * P::kGroupRows + warp() * P::kWarpRows + lane() / 4;
+  __device__ __forceinline__ int row_in_tile() const {
+    return group_ * P::kGroupRows + warp() * P::kWarpRows + lane() / 4;
   }
   static __device__ __forceinline__ int first_column() { return lane() % 4 * 2; }
 
   // ---- turns ----------------------------------------------------------------------------------
-  static __device__ __forceinline__ void take_turn() {
-    named_barrier_sync(kFirstTurn + group, 2 * 128);
+  __device__ __forceinline__ void take_turn() const {
+    named_barrier_sync(kFirstTurn + group_, 2 * 128);
   }
-  static __device__ __forceinline__ void pass_turn() {
-    named_barrier_arrive(kFirstTurn + 1 - group, 2 * 128);
+  __device__ __forceinline__ void pass_turn() const {
+    named_barrier_arrive(kFirstTurn + 1 - group_, 2 * 128);
   }
   static __device__ __forceinline__ void release(Barrier& barrier) {
     if (thread() == 0) arrive(barrier);
   }
 
   // ---- tiles ----------------------------------------------------------------------------------
-
-  // The rows of a tile that are this thread's.
-  struct Rows {
-    Place place;
-    int visible[2];  // keys that they see; 0: the row's output is 0
-  };
 
   // What is still needed of a tile when the next one has begun.
   struct Ended {
@@ -98,40 +94,47 @@ class Consumer {
 
   // All keys of the tile have been weighed, the last values may not have arrived.
   __device__ __forceinline__ Ended end_of_tile() const {
-    Ended ended{rows_.place, {0, 0}, round_, true};
+    Ended ended{place_, {0, 0}, round_, true};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = row_sum(sum_[r]);
-      const bool live = rows_.visible[r] > 0;
-      if (live) ended.inverse[r] = 1 / sum;
-      ended.finite &= !live || sum < INFINITY;
-      const int row = rows_.place.row + row_in_tile() + 8 * r;
-      if (a_.lse != nullptr && lane() % 4 == 0 && row < rows_.place.end(a_)) {
-        *lse_of_row(a_, rows_.place, row) =
-            live ? fmaf(reference_[r], kLn2, logf(sum)) : -INFINITY;
+      const bool live = visible_[r] > 0;
+      // Beyond 2^126 the reciprocal would be subnormal.
+      if (live) ended.inverse[r] = __fdividef(1, sum);
+      ended.finite &= !live || sum < 0x1p126f;
+      const int row = place_.row + row_in_tile() + 8 * r;
+      if (a_.lse != nullptr && lane() % 4 == 0 && row < place_.end(a_)) {
+        *lse_of_row(a_, place_, row) = live ? fmaf(reference_[r], kLn2, __logf(sum)) : -INFINITY;
       }
     }
     return ended;
   }
 
-  // The next tile in which there is something to compute.
-  __device__ __forceinline__ bool next_tile() {
-    Tile tile;
-    while (schedule_.next(a_, tile)) {
-      const Extent extent = extent_of<P>(a_, tile);
-      if (extent.blocks == 0) continue;
-      rows_.place = Place(a_, tile, extent);
-      const int row = tile.row + row_in_tile();
-      rows_.visible[0] = visible_keys<P>(a_, extent, row);
-      rows_.visible[1] = visible_keys<P>(a_, extent, row + 8);
-      // The group's first row sees the fewest keys.
-      first_masked_ = visible_keys<P>(a_, extent, tile.row + group * P::kGroupRows) / P::kBlockKeys;
-      block_ = 0;
-      blocks_ = extent.blocks;
-      round_ = schedule_.round();
-      return true;
-    }
-    return false;
+  // Waits for the next tile in which there is something to compute; false: there is none.
+  __device__ __forceinline__ bool next_tile(TileRecord& tile) {
+    query_stage_ = tiles_ % P::kQueryStages;
+    wait(shared_.full_q[query_stage_][group_], tiles_ / P::kQueryStages & 1);
+    ++tiles_;
+    tile = shared_.tile[query_stage_][group_];
+    return tile.blocks > 0;
+  }
+
+  __device__ __forceinline__ static int visible_keys(const TileRecord& tile, int row) {
+    if (row >= tile.end_of_queries) return 0;
+    return P::kCausal ? min(max(row + 1 + tile.shift, 0), tile.keys) : tile.keys;
+  }
+
+  __device__ __forceinline__ void begin_tile(const TileRecord& tile) {
+    place_ = tile.place;
+    const int row = tile.place.row + row_in_tile();
+    visible_[0] = visible_keys(tile, row);
+    visible_[1] = visible_keys(tile, row + 8);
+    // The group's first row sees the fewest keys.
+    first_masked_ = visible_keys(tile, tile.place.row + group_ * P::kGroupRows) / P::kBlockKeys;
+    blocks_ = tile.blocks;
+    inner_ = min(first_masked_, blocks_ - 1);
+    block_ = 0;
+    round_ = tile.round;
   }
 
   // ---- products -------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class Consumer {
   // scores_ = Q K^T of the block in a stage.
   __device__ __forceinline__ void issue_scores(int stage) {
     constexpr int kStepsPerPanel = kPanelColumns / 16;
-    const Operand q = here(operand_along_k(shared_.q[group].panel[0]));
+    const Operand q = here(operand_along_k(shared_.q[query_stage_][group_].panel[0]));
     const Operand k = here(operand_along_k(shared_.k[stage].panel[0]));
     wgmma_fence();
 #pragma unroll
@@ -175,9 +178,8 @@ class Consumer {
   // ---- lazy softmax ---------------------------------------------------------------------------
 
   // The first block of the first tile: there are no values to go along with.
-  __device__ __forceinline__ void begin() {
-    wait(shared_.full_q[group], 0);
-    ++tiles_;
+  __device__ __forceinline__ void begin(const TileRecord& tile) {
+    begin_tile(tile);
     wait(shared_.full_k[0], 0);
     take_turn();
     issue_scores(0);
@@ -185,7 +187,7 @@ class Consumer {
     wgmma_wait<0>();
     wgmma_arrived(scores_);
     release(shared_.empty_k[0]);
-    if (blocks_ == 1) release(shared_.empty_q[group]);
+    if (blocks_ == 1) release(shared_.empty_q[query_stage_][group_]);
     if (first_masked_ == 0) mask_scores();
     set_reference();
     compute_weights();
@@ -194,42 +196,44 @@ class Consumer {
     block_ = 1;
   }
 
-  // Takes in the next block of the stream, whose keys are in `stage`, and finishes the one before
-  // it, whose values are in the other. False when there is no next one; then
-  // `last` is the tile that ended.
+  enum class Kind {
+    inner,  // neither first nor last of its tile, and every row sees all of its keys
+    outer,
+    first,  // of its tile; the values that come along are the last of the tile before
+  };
+
+  // Takes in the next block of the stream, whose keys are in `stage`, and the values of the one
+  // before it, which are in the other. False when there is no next one.
   template <int stage>
-  __device__ __forceinline__ bool advance(Ended& last) {
-    if (block_ < blocks_) {
-      step<stage, false>({});
-      return true;
+  __device__ __forceinline__ bool advance() {
+    TileRecord tile{};
+    if (block_ < inner_) {
+      step<stage, Kind::inner>(tile);
+    } else if (block_ < blocks_) {
+      step<stage, Kind::outer>(tile);
+    } else {
+      if (!next_tile(tile)) return false;
+      step<stage, Kind::first>(tile);
     }
-    const Ended ended = end_of_tile();
-    if (!next_tile()) {
-      last = ended;
-      return false;
-    }
-    wait(shared_.full_q[group], tiles_ & 1);
-    ++tiles_;
-    step<stage, true>(ended);
     return true;
   }
 
   // The stream's last values.
-  __device__ __forceinline__ void drain(const Ended& last) {
+  __device__ __forceinline__ void drain() {
     const int stage = stage_of(count_ - 1);
     take_turn();
     wait(shared_.full_v[stage], parity_of(count_ - 1));
     issue_values(stage, accumulate_);
     pass_turn();
+    const Ended ended = end_of_tile();
     wgmma_wait<0>();
     wgmma_arrived(out_);
     release(shared_.empty_v[stage]);
-    end_tile(last);
+    end_tile(ended);
   }
 
-  // `first`: the block is the first of its tile, and the one before ends another.
-  template <int stage, bool first>
-  __device__ __forceinline__ void step(const Ended& ended) {
+  template <int stage, Kind kind>
+  __device__ __forceinline__ void step(const TileRecord& tile) {
     wait(shared_.full_k[stage], parity_of(count_));
     take_turn();
     issue_scores(stage);
@@ -237,20 +241,32 @@ class Consumer {
     issue_values(1 - stage, accumulate_);
     pass_turn();
 
+    Ended ended{};
+    if constexpr (kind == Kind::first) {
+      ended = end_of_tile();
+      begin_tile(tile);
+    }
     wgmma_wait<1>();
     wgmma_arrived(scores_);
     release(shared_.empty_k[stage]);
-    if (block_ + 1 == blocks_) release(shared_.empty_q[group]);
-    if (block_ >= first_masked_) mask_scores();
-    if (first) set_reference();
-    compute_weights();
+    if constexpr (kind == Kind::inner) {
+      compute_weights();
+      // The branch in this keeps the compiler from moving the exponentials behind the wait for the
+      // values.
+      wait(shared_.full_k[1 - stage], parity_of(count_ + 1));
+    } else {
+      if (block_ + 1 == blocks_) release(shared_.empty_q[query_stage_][group_]);
+      if (block_ >= first_masked_) mask_scores();
+      if constexpr (kind == Kind::first) set_reference();
+      compute_weights();
+    }
 
     wgmma_wait<0>();
     wgmma_arrived(out_);
     release(shared_.empty_v[1 - stage]);
-    if (first) end_tile(ended);
+    if constexpr (kind == Kind::first) end_tile(ended);
     pack_weights();
-    accumulate_ = !first;
+    accumulate_ = kind != Kind::first;
     ++count_;
     ++block_;
   }
@@ -265,7 +281,7 @@ class Consumer {
   __device__ __forceinline__ void mask_scores() {
     const float unseen = a_.scale_log2 < 0 ? INFINITY : -INFINITY;
     const int first = block_ * P::kBlockKeys + first_column();
-    const int ends[2] = {rows_.visible[0] - first, rows_.visible[1] - first};
+    const int ends[2] = {visible_[0] - first, visible_[1] - first};
 #pragma unroll
     for (int i = 0; i < P::kScores; ++i) {
       if (i / 4 * 8 + i % 2 >= ends[i / 2 % 2]) scores_[i] = unseen;
@@ -308,6 +324,9 @@ class Consumer {
     for (int i = 4; i < P::kScores; ++i) sums[i / 2 % 2] += scores_[i];
     sum_[0] += sums[0];
     sum_[1] += sums[1];
+    // Pinned: else the compiler moves the exponentials behind waits.
+#pragma unroll
+    for (int i = 0; i < P::kScores; ++i) asm volatile("" : "+f"(scores_[i])::"memory");
   }
 
   // Weights as the left operand of the next product. Pinned: else the compiler moves the
@@ -335,8 +354,6 @@ class Consumer {
   // ---- online softmax -------------------------------------------------------------------------
 
   __device__ __forceinline__ void compute_online() {
-    wait(shared_.full_q[group], tiles_ & 1);
-    ++tiles_;
     float maximum[2] = {-INFINITY, -INFINITY};
     sum_[0] = sum_[1] = 0;
 #pragma unroll 1
@@ -348,7 +365,7 @@ class Consumer {
       wgmma_wait<0>();
       wgmma_arrived(scores_);
       release(shared_.empty_k[stage]);
-      if (block_ + 1 == blocks_) release(shared_.empty_q[group]);
+      if (block_ + 1 == blocks_) release(shared_.empty_q[query_stage_][group_]);
       if (block_ >= first_masked_) mask_scores();
 
       float largest[2] = {-INFINITY, -INFINITY};
@@ -378,7 +395,7 @@ class Consumer {
       if constexpr (P::kCausal) {
         const auto& aside = shared_.set_aside[stage];
         if (aside.in_part != 0) add_set_aside(aside);
-        named_barrier_sync(kSetAsideRead + group, 128);
+        named_barrier_sync(kSetAsideRead + group_, 128);
       }
       release(shared_.empty_v[stage]);
     }
@@ -389,8 +406,8 @@ class Consumer {
   // the key. Such values are no part of the product; here they come to the rows that do.
   __device__ __forceinline__ void add_set_aside(const typename SharedMemory<P>::SetAside& aside) {
     const int first = block_ * P::kBlockKeys;
-    const int seen[2] = {min(rows_.visible[0] - first, P::kBlockKeys),
-                         min(rows_.visible[1] - first, P::kBlockKeys)};
+    const int seen[2] = {min(visible_[0] - first, P::kBlockKeys),
+                         min(visible_[1] - first, P::kBlockKeys)};
 #pragma unroll
     for (int i = 0; i < P::kOutputs; ++i) {
       const int column = i / 4 * 8 + first_column() + i % 2;
@@ -405,25 +422,28 @@ class Consumer {
   // is not finite.
   __device__ __forceinline__ bool store(const Ended& ended) {
     bool finite = ended.finite;
+    float zero = 0;  // NaN once something is not finite
+    if (__any_sync(~0u, ended.inverse[0] == 0 || ended.inverse[1] == 0)) {
+      // A row without keys may have met a NaN among the values of others.
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float inverse = ended.inverse[r];
-      float zero = 0;  // NaN once something is not finite
-#pragma unroll
-      for (int i = 2 * r; i < P::kOutputs; i += 4) {
-        zero = fmaf(0, out_[i], zero);
-        zero = fmaf(0, out_[i + 1], zero);
-        // A row without keys may have met a NaN among the values of others.
-        out_[i] = inverse == 0 ? 0 : out_[i] * inverse;
-        out_[i + 1] = inverse == 0 ? 0 : out_[i + 1] * inverse;
+      for (int i = 0; i < P::kOutputs; ++i) {
+        if (ended.inverse[i / 2 % 2] == 0) out_[i] = 0;
       }
-      finite &= inverse == 0 || zero == 0;
     }
+#pragma unroll
+    for (int i = 0; i < P::kOutputs; ++i) {
+      out_[i] *= ended.inverse[i / 2 % 2];
+      zero = fmaf(0, out_[i], zero);
+    }
+    finite &= zero == 0;
     if (a_.output_is_f32 != 0) {
       store_direct<float>(ended.place);
-    } else if (!P::kStagesOutput || shares_its_box(ended.place)) {
+    } else if constexpr (!P::kStagesOutput) {
       store_direct<Element>(ended.place);
-    } else if constexpr (P::kStagesOutput) {
+    } else if (shares_its_box(ended.place)) [[unlikely]] {
+      // Told so, the compiler keeps more of the exponentials before the wait for values.
+      store_direct<Element>(ended.place);
+    } else {
       store_rows(ended.place);
     }
     return __all_sync(~0u, finite);
@@ -431,8 +451,8 @@ class Consumer {
 
   // After a packed sample comes the next one.
   __device__ __forceinline__ bool shares_its_box(const Place& place) const {
-    const int first = place.row + group * P::kGroupRows + warp() * P::kWarpRows;
-    return a_.packed != 0 && first + P::kWarpRows > place.end(a_);
+    const int first = place.row + group_ * P::kGroupRows + warp() * P::kWarpRows;
+    return a_.packed != 0 && first + P::kWarpRows > place.sample_or_end;
   }
 
   // Through the warp's own part of shared memory; a tensor map leaves out rows past its end.
@@ -449,7 +469,7 @@ class Consumer {
       const std::uint32_t blocks[4] = {pack<Element>(o[0], o[1]), pack<Element>(o[2], o[3]),
                                        pack<Element>(o[4], o[5]), pack<Element>(o[6], o[7])};
       const int chunk = i % 4 * 2 + lane() / 16;  // of 16 bytes
-      store_blocks(shared_address(shared_.out[group].panel[i / 4]) + row * kPanelRowBytes +
+      store_blocks(shared_address(shared_.out[group_].panel[i / 4]) + row * kPanelRowBytes +
                        ((chunk ^ row % 8) << 4),
                    blocks);
     }
@@ -460,11 +480,11 @@ class Consumer {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     __syncwarp();
     const int row = warp() * P::kWarpRows;
-    const int first = place.row + group * P::kGroupRows + row;
+    const int first = place.row + group_ * P::kGroupRows + row;
     if (lane() == 0 && first < place.end(a_)) {
 #pragma unroll
       for (int i = 0; i < P::kPanels; ++i) {
-        store_box(a_.out, shared_.out[group].panel[i] + row * kPanelRowBytes,
+        store_box(a_.out, shared_.out[group_].panel[i] + row * kPanelRowBytes,
                   {i * kPanelColumns, place.head, first, place.sample(a_)});
       }
     }
@@ -495,7 +515,7 @@ class Consumer {
 
   SharedMemory<P>& shared_;
   const Arguments& a_;
-  Schedule<P> schedule_;
+  const int group_;
 
   float scores_[P::kScores];
   std::uint32_t weights_[P::kScores / 2];
@@ -503,14 +523,18 @@ class Consumer {
   float reference_[2];
   float sum_[2];  // of this thread's weights, before they are rounded
 
-  Rows rows_;             // of the tile whose block was taken in last
-  int round_ = 0;         // in which the tile was dealt
-  int block_ = 0;         // of the tile, that comes next
-  int blocks_ = 0;        // of the tile
-  int first_masked_ = 0;  // block from which on some row of the group does not see all keys
+  // The tile whose block was taken in last.
+  Place place_;
+  int visible_[2];           // keys that this thread's rows see; 0: the row's output is 0
+  int round_ = 0;            // in which the tile was dealt
+  int block_ = 0;            // of the tile, that comes next
+  int blocks_ = 0;           // of the tile
+  int first_masked_ = 0;     // block from which on some row of the group does not see all keys
+  int inner_ = 0;            // blocks before this one are not masked, and not the tile's last
   bool accumulate_ = false;  // the values that come next are not the first of their tile
-  int count_ = 0;         // blocks taken in, of all tiles
-  int tiles_ = 0;         // begun, of those with blocks
+  int count_ = 0;            // blocks taken in, of all tiles
+  int tiles_ = 0;            // records read
+  int query_stage_ = 0;      // of the last of them
   unsigned redone_ = 0;
 };
 

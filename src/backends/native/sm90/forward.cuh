@@ -9,9 +9,11 @@ template <class P>
 __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments& a) {
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&a.q, &a.k, &a.v, &a.out}) prefetch_map(*map);
-    for (int i = 0; i < P::kGroups; ++i) {
-      cuda::ptx::mbarrier_init(&shared.full_q[i], 1);
-      cuda::ptx::mbarrier_init(&shared.empty_q[i], 1);
+    for (int i = 0; i < P::kQueryStages; ++i) {
+      for (int group = 0; group < P::kGroups; ++group) {
+        cuda::ptx::mbarrier_init(&shared.full_q[i][group], 1);
+        cuda::ptx::mbarrier_init(&shared.empty_q[i][group], 1);
+      }
     }
     for (int i = 0; i < P::kStages; ++i) {
       cuda::ptx::mbarrier_init(&shared.full_k[i], 1);
@@ -33,9 +35,9 @@ __device__ __forceinline__ bool all_done(const SharedMemory<P>& shared) {
   return __all_sync(~0u, shared.redo[threadIdx.x % kRedoWords] == 0);
 }
 
-template <class P, int group>
-__device__ __forceinline__ void consume(SharedMemory<P>& shared, const Arguments& a) {
-  Consumer<P, group> consumer(shared, a);
+template <class P>
+__device__ __forceinline__ void consume(SharedMemory<P>& shared, const Arguments& a, int group) {
+  Consumer<P> consumer(shared, a, group);
   if (a.online == 0) consumer.run_lazy();
   if (!all_done(shared)) consumer.run_online();
   consumer.finish();
@@ -64,11 +66,7 @@ __global__ void __launch_bounds__(P::kThreads, 1) forward(const __grid_constant_
     if (warp == 2) write_empty_tiles<P>(a);
   } else {
     take_registers<P::kConsumerRegisters>();
-    if (warpgroup == 1) {
-      consume<P, 0>(shared, a);
-    } else {
-      consume<P, 1>(shared, a);
-    }
+    consume(shared, a, warpgroup - 1);
   }
 }
 

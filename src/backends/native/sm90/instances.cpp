@@ -24,24 +24,11 @@ Instance d256_f16_causal();
 
 Instance find_instance(DType dtype, int head_dim, bool causal, int keys) {
   static const Instance all[] = {
-      d128_bf16_full(),
-      d128_bf16_full_wide(),
-      d128_bf16_causal(),
-      d128_f16_full(),
-      d128_f16_full_wide(),
-      d128_f16_causal(),
-      d64_bf16_full(),
-      d64_bf16_causal(),
-      d64_f16_full(),
-      d64_f16_causal(),
-      d96_bf16_full(),
-      d96_bf16_causal(),
-      d96_f16_full(),
-      d96_f16_causal(),
-      d256_bf16_full(),
-      d256_bf16_causal(),
-      d256_f16_full(),
-      d256_f16_causal(),
+      d128_bf16_full(),     d128_bf16_full_wide(), d128_bf16_causal(), d128_f16_full(),
+      d128_f16_full_wide(), d128_f16_causal(),     d64_bf16_full(),    d64_bf16_causal(),
+      d64_f16_full(),       d64_f16_causal(),      d96_bf16_full(),    d96_bf16_causal(),
+      d96_f16_full(),       d96_f16_causal(),      d256_bf16_full(),   d256_bf16_causal(),
+      d256_f16_full(),      d256_f16_causal(),
   };
   for (const Instance& i : all) {
     if (i.dtype == dtype && i.head_dim == head_dim && i.causal == causal && i.keys == keys)

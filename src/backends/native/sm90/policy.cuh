@@ -20,12 +20,14 @@ struct Policy {
   static constexpr int kBlockKeys = block_keys;  // keys of one step
   static_assert(head_dim % 16 == 0 && block_keys % 16 == 0, "products take 16 at a time");
 
-  static constexpr int kGroups = 2;     // consumer warpgroups
-  static constexpr int kGroupRows = 64; // query rows of one
+  static constexpr int kGroups = 2;      // consumer warpgroups
+  static constexpr int kGroupRows = 64;  // query rows of one
   static constexpr int kTileRows = kGroups * kGroupRows;
   static_assert(kTileRows == native::kTileRows);
   static constexpr int kWarpRows = 16;
   static constexpr int kStages = 2;  // of keys, and of values
+  // Of queries: two where they fit, so that a tile's have arrived long before it begins.
+  static constexpr int kQueryStages = head_dim * (block_keys + 64) <= 128 * (128 + 64) ? 2 : 1;
   static constexpr int kThreads = 128 * (1 + kGroups);
 
   static constexpr int kPanels = (head_dim + kPanelColumns - 1) / kPanelColumns;

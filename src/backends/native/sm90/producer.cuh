@@ -1,5 +1,5 @@
-// The producer warpgroup: one warp copies keys and values, one the queries, and one writes the tiles
-// in which there is nothing to compute.
+// The producer warpgroup: one warp copies keys and values, one the queries, and one writes the
+// tiles in which there is nothing to compute.
 #pragma once
 
 #include <limits>
@@ -77,7 +77,8 @@ class BlockProducer {
       } else {
         clear(shared_.v[stage], rows);
       }
-      // What copies and products see is another view of the memory ("proxy") than what threads write.
+      // What copies and products see is another view of the memory ("proxy") than what threads
+      // write.
       cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
       __syncwarp();
       if (lane_ == 0) arrive(shared_.full_v[stage]);
@@ -147,7 +148,7 @@ class BlockProducer {
   int mended_ = 0;  // uses of raw_v
 };
 
-// Copies each group's rows of a tile's queries. For one whole warp.
+// Copies each group's rows of a tile's queries, and says what the tile is. For one whole warp.
 template <class P>
 class QueryProducer {
  public:
@@ -160,26 +161,51 @@ class QueryProducer {
     while (schedule.next(a_, tile)) {
       const Extent extent = extent_of<P>(a_, tile);
       if (extent.blocks == 0) continue;
-      const Place place(a_, tile, extent);
-#pragma unroll 1
-      for (int group = 0; group < P::kGroups; ++group) {
-        wait(shared_.empty_q[group], (tiles_ & 1) ^ 1);
-        if (threadIdx.x % 32 == 0) copy(group, place);
-      }
-      ++tiles_;
+      const Place place = place_of(a_, tile, extent);
+      // With a single stage the copy has little time: from the L2 cache it takes half as long.
+      if (P::kQueryStages == 1) prefetch(place);
+      const int shift = a_.bottom_right != 0 ? extent.keys - extent.queries : 0;
+      hand_out({place, extent.blocks, extent.first_row + extent.queries, extent.keys,
+                shift - extent.first_row, schedule.round()});
     }
+    hand_out({});
   }
 
  private:
-  __device__ __forceinline__ void copy(int group, const Place& place) const {
-    auto& to = shared_.q[group];
-    arrive_expecting(shared_.full_q[group], sizeof(to));
-#pragma unroll
-    for (int i = 0; i < P::kPanels; ++i) {
-      load_box(to.panel[i], a_.q, shared_.full_q[group],
-               {i * kPanelColumns, place.head * a_.q_steps.head, place.row + group * P::kGroupRows,
-                place.sample(a_) * a_.q_steps.sample});
+  __device__ __forceinline__ void hand_out(const TileRecord& tile) {
+    const int stage = tiles_ % P::kQueryStages;
+#pragma unroll 1
+    for (int group = 0; group < P::kGroups; ++group) {
+      wait(shared_.empty_q[stage][group], (tiles_ / P::kQueryStages & 1) ^ 1);
+      if (threadIdx.x % 32 != 0) continue;
+      shared_.tile[stage][group] = tile;
+      if (tile.blocks > 0) {
+        copy(stage, group, tile.place);
+      } else {
+        arrive(shared_.full_q[stage][group]);
+      }
     }
+    ++tiles_;
+  }
+
+  __device__ __forceinline__ Coordinates box(const Place& place, int group, int panel) const {
+    return {panel * kPanelColumns, place.head * a_.q_steps.head, place.row + group * P::kGroupRows,
+            place.sample(a_) * a_.q_steps.sample};
+  }
+
+  __device__ __forceinline__ void prefetch(const Place& place) const {
+    if (threadIdx.x % 32 != 0) return;
+    for (int group = 0; group < P::kGroups; ++group) {
+      for (int i = 0; i < P::kPanels; ++i) prefetch_box(a_.q, box(place, group, i));
+    }
+  }
+
+  __device__ __forceinline__ void copy(int stage, int group, const Place& place) const {
+    auto& to = shared_.q[stage][group];
+    auto& barrier = shared_.full_q[stage][group];
+    arrive_expecting(barrier, sizeof(to));
+#pragma unroll
+    for (int i = 0; i < P::kPanels; ++i) load_box(to.panel[i], a_.q, barrier, box(place, group, i));
   }
 
   SharedMemory<P>& shared_;
@@ -197,7 +223,7 @@ __device__ __forceinline__ void write_empty_tiles(const Arguments& a) {
   while (schedule.next(a, tile)) {
     const Extent extent = extent_of<P>(a, tile);
     if (extent.blocks > 0) continue;
-    const Place place(a, tile, extent);
+    const Place place = place_of(a, tile, extent);
     const int end = min(place.row + P::kTileRows, place.end(a));
     for (int row = place.row; row < end; ++row) {
       int4* const out = reinterpret_cast<int4*>(

@@ -1,5 +1,5 @@
-// The instructions that CUDA C++ has no words for. What cuda::ptx has is used from there; each of the
-// others names its section of the PTX ISA.
+// The instructions that CUDA C++ has no words for. What cuda::ptx has is used from there; each of
+// the others names its section of the PTX ISA.
 #pragma once
 
 #include <cuda.h>
@@ -52,6 +52,13 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* fr
                                   from);
 }
 
+// "cp.async.bulk.prefetch.tensor": brings a box into the L2 cache.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap& map, const Coordinates& at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+               "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.sample)
+               : "memory");
+}
+
 // "prefetch": brings a tensor map into the descriptor cache.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -86,9 +93,10 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// "stmatrix": four 8x8 blocks of 16-bit elements, as products leave them in registers, to rows of 16
-// bytes; lane 8 i + r gives the address of row r of block i.
-__device__ __forceinline__ void store_blocks(std::uint32_t address, const std::uint32_t (&blocks)[4]) {
+// "stmatrix": four 8x8 blocks of 16-bit elements, as products leave them in registers, to rows of
+// 16 bytes; lane 8 i + r gives the address of row r of block i.
+__device__ __forceinline__ void store_blocks(std::uint32_t address,
+                                             const std::uint32_t (&blocks)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(blocks[0]), "r"(blocks[1]), "r"(blocks[2]), "r"(blocks[3])
                : "memory");

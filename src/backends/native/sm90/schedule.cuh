@@ -23,31 +23,9 @@ struct Extent {
   int blocks = 0;     // of keys that some row of the tile sees; they are the first ones
 };
 
-// Where a tile's rows lie in the tensors of queries and output. One number less than one would
-// expect: consumers hold two places, and have no register to spare.
-class Place {
- public:
-  Place() = default;
-  // Rows past a sample's queries are written in a padded batch; in a packed one they are nobody's.
-  __device__ __forceinline__ Place(const Arguments& a, const Tile& tile, const Extent& e)
-      : head(tile.head),
-        row(tile.row + e.first_row),
-        sample_or_end_(a.packed != 0 ? e.first_row + e.queries : tile.sample) {}
-
-  int head = 0;
-  int row = 0;  // the first
-
-  __device__ __forceinline__ int sample(const Arguments& a) const {
-    return a.packed != 0 ? 0 : sample_or_end_;
-  }
-  // Of the rows that are the sample's to write.
-  __device__ __forceinline__ int end(const Arguments& a) const {
-    return a.packed != 0 ? sample_or_end_ : a.max_q;
-  }
-
- private:
-  int sample_or_end_ = 0;
-};
+__device__ __forceinline__ Place place_of(const Arguments& a, const Tile& tile, const Extent& e) {
+  return {tile.head, tile.row + e.first_row, a.packed != 0 ? e.first_row + e.queries : tile.sample};
+}
 
 __device__ __forceinline__ bool given(const Array& array) {
   return array.device != nullptr || array.position >= 0;
@@ -111,10 +89,10 @@ __device__ __forceinline__ float* lse_of_row(const Arguments& a, const Place& pl
          place.head * a.lse_layout.head;
 }
 
-// Tiles are dealt out in rounds. Without a mask a head's tiles follow each other, so that the CTAs of
-// a round share keys in the L2 cache. Under a causal mask tiles differ in length: within a section
-// (heads whose keys fit into the cache) the longest come first, and every other round is dealt in
-// the opposite order, which evens the sums out.
+// Tiles are dealt out in rounds. Without a mask a head's tiles follow each other, so that the CTAs
+// of a round share keys in the L2 cache. Under a causal mask tiles differ in length: within a
+// section (heads whose keys fit into the cache) the longest come first, and every other round is
+// dealt in the opposite order, which evens the sums out.
 template <class P>
 class Schedule {
  public:

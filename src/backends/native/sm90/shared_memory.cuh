@@ -4,12 +4,42 @@
 #include <cstdint>
 
 #include "backends/native/limits.hpp"
+#include "backends/native/sm90/arguments.hpp"
 #include "backends/native/sm90/policy.cuh"
 
 namespace batten::impl::native::sm90 {
 
 // Words of SharedMemory::redo.
 inline constexpr int kRedoWords = kRedoBits / 32;
+
+// Where a tile's rows lie in the tensors of queries and output. One number less than one would
+// expect: consumers hold two places, and have no register to spare.
+struct Place {
+  std::int32_t head = 0;
+  std::int32_t row = 0;  // the first
+  std::int32_t sample_or_end = 0;
+
+  __device__ __forceinline__ int sample(const Arguments& a) const {
+    return a.packed != 0 ? 0 : sample_or_end;
+  }
+  // Of the rows that are the sample's to write: past a sample's queries they are written in a
+  // padded batch; in a packed one they are nobody's.
+  __device__ __forceinline__ int end(const Arguments& a) const {
+    return a.packed != 0 ? sample_or_end : a.max_q;
+  }
+};
+
+// What a consumer must know of a tile; the query producer leaves it beside the queries. Rows count
+// as in the tensor, so that packed samples cost consumers nothing; keys count from the sample's
+// first.
+struct __align__(16) TileRecord {
+  Place place;
+  std::int32_t blocks = 0;  // of keys; 0: there are no more tiles
+  std::int32_t end_of_queries = 0;
+  std::int32_t keys = 0;
+  std::int32_t shift = 0;  // causal: row i sees i + 1 + shift keys
+  std::int32_t round = 0;  // in which the tile was dealt
+};
 
 template <class P>
 struct SharedMemory {
@@ -23,7 +53,7 @@ struct SharedMemory {
     std::uint8_t panel[P::kPanels][P::kBlockPanelBytes];
   };
 
-  Rows q[P::kGroups];  // each group's own rows
+  Rows q[P::kQueryStages][P::kGroups];  // each group's own rows
   Block k[P::kStages];
   Block v[P::kStages];
   struct None {};
@@ -31,17 +61,19 @@ struct SharedMemory {
   Staging out[P::kGroups];  // on its way out; each warp's rows are its own
 
   // full_*: the copy has arrived. empty_*: nobody reads what was there any more.
-  Barrier full_q[P::kGroups], empty_q[P::kGroups];
+  Barrier full_q[P::kQueryStages][P::kGroups], empty_q[P::kQueryStages][P::kGroups];
   Barrier full_k[P::kStages], empty_k[P::kStages];
   Barrier full_v[P::kStages], empty_v[P::kStages];
   Barrier raw_v;  // values that the producer mends before anyone else reads them
+
+  TileRecord tile[P::kQueryStages][P::kGroups];
 
   // Tiles to be computed again, a bit for each of this CTA's (or for 2^redo_shift of them).
   std::uint32_t redo[kRedoWords];
 
   // Values that are not finite, taken out of a block that not all rows of a tile see: for each
-  // column the first key of the block that has +infinity or NaN, and -infinity or NaN; kBlockKeys if
-  // none has.
+  // column the first key of the block that has +infinity or NaN, and -infinity or NaN; kBlockKeys
+  // if none has.
   struct SetAside {
     static constexpr int kColumns = P::kCausal ? P::kPanels * kPanelColumns : 1;
     std::uint8_t plus[kColumns];
@@ -54,8 +86,8 @@ struct SharedMemory {
 
 // Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
-  kFirstTurn = 1,  // and one more: a group's turn to issue its products
-  kPassDone = 3,   // all tiles are through, and SharedMemory::redo is complete
+  kFirstTurn = 1,     // and one more: a group's turn to issue its products
+  kPassDone = 3,      // all tiles are through, and SharedMemory::redo is complete
   kSetAsideRead = 4,  // and one more: a group has read SharedMemory::set_aside
 };
 

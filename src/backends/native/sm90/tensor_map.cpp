@@ -46,17 +46,17 @@ CUtensorMap encode(const void* data, const MapShape& shape, const Layout& layout
                                entries(shape.heads, layout.head), entries(shape.rows, layout.row),
                                entries(shape.samples, layout.batch)};
   const cuuint64_t strides[3] = {bytes(layout.head), bytes(layout.row), bytes(layout.batch)};
-  const cuuint32_t box[4] = {static_cast<cuuint32_t>(columns), 1,
-                             static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(columns), 1, static_cast<cuuint32_t>(box_rows),
+                             1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encoder()(
-      &map,
-      shape.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      4, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encoder()(&map,
+                shape.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                4, const_cast<void*>(data), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     fail(ErrorCode::Device, "native: cuTensorMapEncodeTiled failed with CUresult {}",
          static_cast<int>(result));

@@ -1,6 +1,6 @@
-// Warpgroup matrix products: D[64 x N] (+)= A[64 x 16] B[16 x N], fp32 accumulators in registers, on
-// operands in shared memory with the 128-byte swizzle that TMA writes.
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+// Warpgroup matrix products: D[64 x N] (+)= A[64 x 16] B[16 x N], fp32 accumulators in registers,
+// on operands in shared memory with the 128-byte swizzle that TMA writes. PTX ISA, "Asynchronous
+// Warpgroup Level Matrix Instructions".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,9 +13,10 @@
 
 namespace batten::impl::native::sm90 {
 
-// Operands in shared memory are panels of 64 columns: rows of 128 bytes, swizzled in groups of eight
-// rows. "Matrix descriptor format": in the low word the address and the leading offset, in the high
-// word the stride offset, all in units of 16 bytes, and the swizzle (1 in bits 62-63: 128 bytes).
+// Operands in shared memory are panels of 64 columns: rows of 128 bytes, swizzled in groups of
+// eight rows. "Matrix descriptor format": in the low word the address and the leading offset, in
+// the high word the stride offset, all in units of 16 bytes, and the swizzle (1 in bits 62-63: 128
+// bytes).
 inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelRowBytes = 128;
 inline constexpr std::uint32_t kHighWord = (8 * kPanelRowBytes >> 4) | 1u << 30;
@@ -100,8 +101,9 @@ struct Wgmma;
 #define BATTEN_LIST_112 BATTEN_LIST_104 ", " BATTEN_R13
 #define BATTEN_LIST_120 BATTEN_LIST_112 ", " BATTEN_R14
 #define BATTEN_LIST_128 BATTEN_LIST_120 ", " BATTEN_R15
-#define BATTEN_OUT(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), \
-    "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define BATTEN_OUT(i)                                                                         \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
 #define BATTEN_OUTS_8 BATTEN_OUT(0)
 #define BATTEN_OUTS_16 BATTEN_OUTS_8, BATTEN_OUT(8)
 #define BATTEN_OUTS_24 BATTEN_OUTS_16, BATTEN_OUT(16)
@@ -121,42 +123,42 @@ struct Wgmma;
 // shared_shared: A and B in shared memory, both along K.
 // registers_shared: A in registers, B in shared memory along N.
 // `accumulate` false: D = A B.
-#define BATTEN_WGMMA(n, registers, a0, a1, a2, a3, a4, a5)                                        \
-  template <class Element>                                                                        \
-  struct Wgmma<Element, n> {                                                                      \
-    static __device__ __forceinline__ void shared_shared(float (&d)[registers], Operand a,        \
-                                                         Operand b, bool accumulate) {      \
-      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                     \
-        BATTEN_WGMMA_SS("bf16", n, registers, a0, a1, a2);                                        \
-      } else {                                                                                    \
-        BATTEN_WGMMA_SS("f16", n, registers, a0, a1, a2);                                         \
-      }                                                                                           \
-    }                                                                                             \
-    static __device__ __forceinline__ void registers_shared(float (&d)[registers],                \
-                                                            const std::uint32_t* a,               \
-                                                            Operand b, bool accumulate) {         \
-      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                     \
-        BATTEN_WGMMA_RS("bf16", n, registers, a0, a1, a2, a3, a4, a5);                            \
-      } else {                                                                                    \
-        BATTEN_WGMMA_RS("f16", n, registers, a0, a1, a2, a3, a4, a5);                             \
-      }                                                                                           \
-    }                                                                                             \
+#define BATTEN_WGMMA(n, registers, a0, a1, a2, a3, a4, a5)                                     \
+  template <class Element>                                                                     \
+  struct Wgmma<Element, n> {                                                                   \
+    static __device__ __forceinline__ void shared_shared(float (&d)[registers], Operand a,     \
+                                                         Operand b, bool accumulate) {         \
+      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                  \
+        BATTEN_WGMMA_SS("bf16", n, registers, a0, a1, a2);                                     \
+      } else {                                                                                 \
+        BATTEN_WGMMA_SS("f16", n, registers, a0, a1, a2);                                      \
+      }                                                                                        \
+    }                                                                                          \
+    static __device__ __forceinline__ void registers_shared(float (&d)[registers],             \
+                                                            const std::uint32_t* a, Operand b, \
+                                                            bool accumulate) {                 \
+      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                  \
+        BATTEN_WGMMA_RS("bf16", n, registers, a0, a1, a2, a3, a4, a5);                         \
+      } else {                                                                                 \
+        BATTEN_WGMMA_RS("f16", n, registers, a0, a1, a2, a3, a4, a5);                          \
+      }                                                                                        \
+    }                                                                                          \
   }
-#define BATTEN_WGMMA_SS(type, n, registers, a0, a1, a2)                                        \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a2                                        \
-               ", 0;\n"                                                                        \
-               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type                 \
-               " {" BATTEN_LIST_##registers "}, %" #a0 ", %" #a1 ", p, 1, 1, 0, 0;\n}"         \
-               : BATTEN_OUTS_##registers                                                       \
+#define BATTEN_WGMMA_SS(type, n, registers, a0, a1, a2)                                \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a2                                \
+               ", 0;\n"                                                                \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type         \
+               " {" BATTEN_LIST_##registers "}, %" #a0 ", %" #a1 ", p, 1, 1, 0, 0;\n}" \
+               : BATTEN_OUTS_##registers                                               \
                : "l"(descriptor(a)), "l"(descriptor(b)), "r"(static_cast<int>(accumulate)))
-#define BATTEN_WGMMA_RS(type, n, registers, a0, a1, a2, a3, a4, a5)                            \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a5                                        \
-               ", 0;\n"                                                                        \
-               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type                 \
-               " {" BATTEN_LIST_##registers "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3          \
-               "}, %" #a4 ", p, 1, 1, 1;\n}"                                                   \
-               : BATTEN_OUTS_##registers                                                       \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)),                           \
+#define BATTEN_WGMMA_RS(type, n, registers, a0, a1, a2, a3, a4, a5)                              \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a5                                          \
+               ", 0;\n"                                                                          \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type                   \
+               " {" BATTEN_LIST_##registers "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #a4 \
+                                            ", p, 1, 1, 1;\n}"                                   \
+               : BATTEN_OUTS_##registers                                                         \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)),                 \
                  "r"(static_cast<int>(accumulate)))
 
 // Width, its registers, and the positions of the operands that follow them.
