@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "backends/native/redo_watch.hpp"
 #include "backends/native/rules.hpp"
@@ -26,20 +27,40 @@ using sm90::Instance;
 
 constexpr double kLog2E = 1.4426950408889634;
 
-// On the host, so that reading them waits for nothing, and never freed, because a captured graph
-// keeps the address. Plans beyond the last counts share them.
-RedoCounts& next_counts() {
+// Where a plan's kernels count, and what the host sees of it.
+struct Counts {
+  RedoCounts* device = nullptr;
+  RedoCounts* host = nullptr;
+};
+
+// The host's are read without waiting. Neither is ever freed, because a captured graph keeps the
+// addresses. Plans beyond the last counts share them. The device is current.
+Counts next_counts(int device) {
   constexpr std::size_t kCounts = 1024;
-  static RedoCounts* const counts = [] {
-    void* memory = nullptr;
-    check_cuda(cudaHostAlloc(&memory, kCounts * sizeof(RedoCounts),
-                             cudaHostAllocMapped | cudaHostAllocPortable),
+  struct Pool {
+    Counts first;
+    std::size_t next = 0;
+  };
+  static auto& mutex = *new std::mutex;
+  static auto& pools = *new std::map<int, Pool>;
+  const std::lock_guard lock(mutex);
+  Pool& pool = pools[device];
+  if (pool.first.host == nullptr) {
+    // Another thread's capture forbids allocations that it could not replay; these are not its.
+    auto mode = cudaStreamCaptureModeRelaxed;
+    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "native: capture mode");
+    constexpr std::size_t kBytes = kCounts * sizeof(RedoCounts);
+    void *of_device = nullptr, *of_host = nullptr;
+    check_cuda(cudaMalloc(&of_device, kBytes), "native: cudaMalloc");
+    check_cuda(cudaMemset(of_device, 0, kBytes), "native: cudaMemset");
+    check_cuda(cudaHostAlloc(&of_host, kBytes, cudaHostAllocMapped | cudaHostAllocPortable),
                "native: cudaHostAlloc");
-    return std::uninitialized_default_construct_n(static_cast<RedoCounts*>(memory), kCounts) -
-           kCounts;
-  }();
-  static std::atomic<std::size_t> next{0};
-  return counts[next++ % kCounts];
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    pool.first = {static_cast<RedoCounts*>(of_device), static_cast<RedoCounts*>(of_host)};
+    std::uninitialized_default_construct_n(pool.first.host, kCounts);
+  }
+  const std::size_t i = pool.next++ % kCounts;
+  return {pool.first.device + i, pool.first.host + i};
 }
 
 // As CUDA's atomics have it.
@@ -119,9 +140,9 @@ class NativePlan final : public Plan {
                                       block_keys(problem, shape, options.form))),
         online_(options.form == kOnline),
         multiprocessors_(device_runtime().properties(device.index).multiprocessors),
-        counts_(next_counts()),
+        counts_(next_counts(device.index)),
         // What earlier calls held must not decide how a sample is computed.
-        watch_(counts_, /*may_switch=*/!problem.batch_invariant) {
+        watch_(*counts_.host, /*may_switch=*/!problem.batch_invariant) {
     if (instance_.function == nullptr) {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
@@ -154,7 +175,11 @@ class NativePlan final : public Plan {
     Arguments a = arguments_of(shape, call);
     const bool captured = !online_ && device_runtime().is_capturing(call.stream);
     a.online = online_ || (captured ? watch_.online() : watch_.call(tiles));
-    if (a.online == 0) a.redone = device_word(captured ? counts_.of_graphs : counts_.of_calls);
+    if (a.online == 0) {
+      const auto count = captured ? &RedoCounts::of_graphs : &RedoCounts::of_calls;
+      a.redone = device_word(counts_.device->*count);
+      a.redone_on_host = device_word(counts_.host->*count);
+    }
 
     const std::int64_t step = samples_of_launch(problem_, shape, multiprocessors_);
     for (std::int64_t first = 0; first < shape.batch; first += step) {
@@ -260,7 +285,7 @@ class NativePlan final : public Plan {
   int multiprocessors_;
   std::int32_t row_tiles_ = 0;
   int section_heads_ = 1;  // causal
-  RedoCounts& counts_;
+  const Counts counts_;
   mutable RedoWatch watch_;
   mutable MapCache maps_;
 };

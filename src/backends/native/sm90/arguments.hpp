@@ -82,7 +82,9 @@ struct Arguments {
   std::int32_t clear_tail = 0;    // values past a sample's length may be anything: replace them
   std::int32_t online = 0;        // no lazy softmax at all
   std::int32_t redo_shift = 0;    // tiles of a CTA that share a bit of SharedMemory::redo, log2
-  unsigned long long* redone = nullptr;  // counts tiles that were computed twice
+  // Counts tiles that were computed twice, in device memory, and shows the count to the host.
+  unsigned long long* redone = nullptr;
+  volatile unsigned long long* redone_on_host = nullptr;
 
   std::int32_t numbers[kHostNumbers] = {};
 };
