@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "fetch_headers.py"
@@ -46,7 +47,17 @@ class FetchHeaders(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertEqual(len(result.stdout.splitlines()), len(fetch_headers.FOLDERS))
 
+    def test_without_pip_it_says_what_to_install(self):
+        absent = subprocess.CompletedProcess([], 1)
+        with unittest.mock.patch.object(fetch_headers.subprocess, "run", return_value=absent):
+            with self.assertRaisesRegex(fetch_headers.Failure, "pip is missing.*python3-pip"):
+                fetch_headers.pip_command()
+
     def test_offline_is_one_line(self):
+        try:
+            fetch_headers.pip_command()
+        except fetch_headers.Failure:
+            self.skipTest("this machine has no pip")
         result = self.run_script(self.requirements)
         self.assertEqual(result.returncode, 1)
         self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
