@@ -13,10 +13,12 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/cuda_runtime.hpp"
@@ -28,10 +30,12 @@ namespace {
 using namespace batten::impl;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWarmups = 30;
-constexpr int kRepeats = 200;
+constexpr int kPasses =
+    3;  // over the whole grid, so that a busy moment of the host is one of three
+constexpr int kWarmups = 20;
+constexpr int kRepeats = 80;
 // Short enough for the device's queue of launches to hold it: a full one makes a call wait.
-constexpr int kQueued = 10, kQueues = 60;
+constexpr int kQueued = 10, kQueues = 20;
 constexpr int kHeads = 12, kKvHeads = 4, kDim = 128;
 
 double median(std::vector<double> values) {
@@ -168,11 +172,6 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
   const double raw_ms = (middle_mean(raw.gpu_ms) + middle_mean(again.gpu_ms)) / 2;
   const auto percent = [&](const Samples& s) { return (middle_mean(s.gpu_ms) / raw_ms - 1) * 100; };
   const double raw_queued = queued_us(stream, run_raw), api_queued = queued_us(stream, run_api);
-  fmt::print(stderr,
-             "{:12} B{:<2} {:>4}x{}: plan {:8.2f} us, again {:+.2f} %, batten_forward {:+.2f} %, "
-             "forward {:+.2f} %; host {:.2f}, {:.2f} us, queued {:.2f}, {:.2f} us\n",
-             backend_name, batch, q_rows, kv_rows, raw_ms * 1e3, percent(again), percent(abi),
-             percent(api), median(raw.host_us), median(api.host_us), raw_queued, api_queued);
   (void)cudaFree(workspace);
   (void)cudaStreamDestroy(stream);
   (void)cudaEventDestroy(begin);
@@ -192,22 +191,54 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
           {"forward_queued_us", api_queued}};
 }
 
+// The median of each number of one row over the passes.
+nlohmann::json median_of(const std::vector<nlohmann::json>& passes) {
+  nlohmann::json row = passes.front();
+  for (const auto& [key, value] : passes.front().items()) {
+    if (!value.is_number_float()) continue;
+    std::vector<double> values;
+    for (const nlohmann::json& pass : passes) values.push_back(pass.at(key));
+    row[key] = median(std::move(values));
+  }
+  return row;
+}
+
+void print(const nlohmann::json& row) {
+  const auto number = [&](const char* key) { return row.at(key).get<double>(); };
+  fmt::print(stderr,
+             "{:12} B{:<2} {:>4}x{}: plan {:8.2f} us, again {:+.2f} %, batten_forward {:+.2f} %, "
+             "forward {:+.2f} %; host {:.2f}, {:.2f} us, queued {:.2f}, {:.2f} us\n",
+             row.at("backend").get<std::string>(), row.at("batch_size").get<int>(),
+             row.at("query_length").get<int>(), row.at("kv_length").get<int>(),
+             number("raw_ms") * 1e3, number("raw_again_percent"), number("abi_percent"),
+             number("forward_percent"), number("raw_host_us"), number("forward_host_us"),
+             number("raw_queued_us"), number("forward_queued_us"));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::vector<std::string> backends(argv + 1, argv + argc);
   if (backends.empty()) backends = {"cudnn", "cudnn:packed", "single"};
   try {
-    nlohmann::json results = nlohmann::json::array();
-    for (const std::string& backend : backends) {
-      for (const int batch : {4, 8, 16, 32}) {
-        for (const int rows : {128, 256, 512, 1024}) {
-          results.push_back(measure(backend, batch, rows, 4096));
+    std::map<std::tuple<std::string, int, int>, std::vector<nlohmann::json>> rows;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      for (const std::string& backend : backends) {
+        for (const int batch : {4, 8, 16, 32}) {
+          for (const int length : {128, 256, 512, 1024}) {
+            rows[{backend, batch, length}].push_back(measure(backend, batch, length, 4096));
+          }
         }
       }
     }
+    nlohmann::json results = nlohmann::json::array();
+    for (const auto& [key, passes] : rows) {
+      results.push_back(median_of(passes));
+      print(results.back());
+    }
     const nlohmann::json payload{{"gpu", device_runtime().properties(0).name},
                                  {"timing_scope", "call"},
+                                 {"passes", kPasses},
                                  {"warmups", kWarmups},
                                  {"repeats", kRepeats},
                                  {"queued_calls", kQueued},
