@@ -250,8 +250,9 @@ void attempt(PreparedCase& prepared, Subject& subject, Garbage garbage, CaseResu
   }
   const std::string name = subject.backend().substr(0, subject.backend().find(':'));
   if (result.receipt.backend() != name || result.receipt.kernel().empty())
-    result.bounds.add(Check::receipt, fmt::format("names backend '{}' and kernel '{}'",
-                                                  result.receipt.backend(), result.receipt.kernel()));
+    result.bounds.add(Check::receipt,
+                      fmt::format("names backend '{}' and kernel '{}'", result.receipt.backend(),
+                                  result.receipt.kernel()));
 }
 
 bool has_feature(const Case& one, const char* feature) {
