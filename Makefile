@@ -6,6 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PREFIX ?= /usr/local
+PYTHON ?= python3
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 # Everything that can be built here is tested here; a preset's name chooses by hand.
@@ -21,7 +22,7 @@ space := $(empty) $(empty)
 
 BUILD := cmake --build --parallel $(JOBS) --preset
 
-.PHONY: help demo test bench fuzz lint format docs install clean
+.PHONY: help demo test bench fuzz lint format docs install wheel clean
 
 help: ## This list
 	@echo "make TARGET, where TARGET is one of"
@@ -32,8 +33,8 @@ demo: ## Attend the example data, compare with PyTorch's output, run a small ben
 	@scripts/demo.sh $(DEMO_PRESET) $(JOBS)
 
 test: ## Build everything and run all tests, also under ASan+UBSan and TSan
-	@scripts/setup.sh build test
-	cmake --preset $(TEST_PRESET) -DBATTEN_BUILD_TESTS=ON
+	@scripts/setup.sh build test python
+	cmake --preset $(TEST_PRESET) -DBATTEN_BUILD_TESTS=ON -DBATTEN_BUILD_PYTHON=ON
 	$(BUILD) $(TEST_PRESET)
 	cmake --preset asan
 	$(BUILD) asan
@@ -76,5 +77,9 @@ install: ## Install libraries, headers and command under PREFIX (/usr/local); CM
 	$(BUILD) release
 	cmake --install build/release
 
+wheel: ## Build the Python package into build/wheel, with CUDA where nvcc is found
+	@scripts/setup.sh build python
+	$(PYTHON) -m pip wheel --no-deps --wheel-dir build/wheel .
+
 clean: ## Remove what was built; the fetched header packages stay
-	rm -rf build/cpu build/cuda build/asan build/tsan build/fuzz build/release build/docs
+	rm -rf build/cpu build/cuda build/asan build/tsan build/fuzz build/release build/docs build/wheel

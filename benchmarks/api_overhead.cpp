@@ -1,6 +1,8 @@
-// What the public call adds to the backend's own: the same plan run directly, through
-// batten_forward without a receipt, and through batten::Attention::forward, in turns, an event pair
-// around each call. On a machine with a GPU:
+// What the public call adds to the backend's own: the same plan run directly (twice, for the
+// noise), through batten_forward without a receipt, and through batten::Attention::forward. GPU
+// time: in turns, an event pair around each call, waiting in between. Host time, from call to
+// return: there, where the thread has just waited for the device, and in a queue of calls without a
+// wait, as a model makes them. On a machine with a GPU:
 //
 //   api_overhead [backend...] > results/api_overhead.json
 #include <cuda_runtime.h>
@@ -10,8 +12,13 @@
 #include <batten/batten.hpp>
 #include <chrono>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/cuda_runtime.hpp"
@@ -23,14 +30,27 @@ namespace {
 using namespace batten::impl;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWarmups = 30;
-constexpr int kRepeats = 200;
+constexpr int kPasses =
+    3;  // over the whole grid, so that a busy moment of the host is one of three
+constexpr int kWarmups = 20;
+constexpr int kRepeats = 80;
+// Short enough for the device's queue of launches to hold it: a full one makes a call wait.
+constexpr int kQueued = 10, kQueues = 20;
 constexpr int kHeads = 12, kKvHeads = 4, kDim = 128;
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
                    values.end());
   return values[values.size() / 2];
+}
+
+// The mean of the middle half: events tick in steps that are coarse against 1 % of a short call,
+// and a median can only be one of them.
+double middle_mean(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto quarter = static_cast<std::ptrdiff_t>(values.size() / 4);
+  const double sum = std::accumulate(values.begin() + quarter, values.end() - quarter, 0.0);
+  return sum / static_cast<double>(values.size() - 2 * static_cast<std::size_t>(quarter));
 }
 
 // Device memory full of bf16 values near 1, which keeps every backend finite.
@@ -69,6 +89,20 @@ struct Samples {
     gpu_ms.push_back(ms);
   }
 };
+
+// Host microseconds of one call in a queue of kQueued: the median over kQueues queues.
+template <class Call>
+double queued_us(cudaStream_t stream, Call&& call) {
+  std::vector<double> each;
+  for (int queue = 0; queue < kQueues; ++queue) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kQueued; ++i) call();
+    each.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
+                   kQueued);
+    check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  }
+  return median(std::move(each));
+}
 
 nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std::int64_t q_rows,
                        std::int64_t kv_rows) {
@@ -123,21 +157,21 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
     attention.forward(q_view, k_view, v_view, out_view,
                       {.padding_is_finite = true, .stream = stream});
   };
-  Samples raw, abi, api;
+  Samples raw, again, abi, api;
+  // In a new order each time: what ran before is worth a percent of a short call.
+  std::vector<std::function<void()>> turns{[&] { raw.add(stream, begin, end, run_raw); },
+                                           [&] { abi.add(stream, begin, end, run_abi); },
+                                           [&] { again.add(stream, begin, end, run_raw); },
+                                           [&] { api.add(stream, begin, end, run_api); }};
+  std::mt19937 order(0);  // NOLINT: the same orders each run
   for (int i = 0; i < kWarmups + kRepeats; ++i) {
-    if (i == kWarmups) raw = abi = api = {};
-    raw.add(stream, begin, end, run_raw);
-    abi.add(stream, begin, end, run_abi);
-    api.add(stream, begin, end, run_api);
+    if (i == kWarmups) raw = again = abi = api = {};
+    std::shuffle(turns.begin(), turns.end(), order);
+    for (const auto& turn : turns) turn();
   }
-  const double raw_ms = median(raw.gpu_ms), abi_ms = median(abi.gpu_ms),
-               api_ms = median(api.gpu_ms);
-  fmt::print(
-      stderr,
-      "{:16} B{:<2} {:>4}x{}: plan {:8.2f} us, batten_forward {:+.2f} %, forward {:+.2f} %; host "
-      "{:.2f}, {:.2f}, {:.2f} us\n",
-      backend_name, batch, q_rows, kv_rows, raw_ms * 1e3, (abi_ms / raw_ms - 1) * 100,
-      (api_ms / raw_ms - 1) * 100, median(raw.host_us), median(abi.host_us), median(api.host_us));
+  const double raw_ms = (middle_mean(raw.gpu_ms) + middle_mean(again.gpu_ms)) / 2;
+  const auto percent = [&](const Samples& s) { return (middle_mean(s.gpu_ms) / raw_ms - 1) * 100; };
+  const double raw_queued = queued_us(stream, run_raw), api_queued = queued_us(stream, run_api);
   (void)cudaFree(workspace);
   (void)cudaStreamDestroy(stream);
   (void)cudaEventDestroy(begin);
@@ -146,14 +180,39 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
           {"batch_size", batch},
           {"query_length", q_rows},
           {"kv_length", kv_rows},
-          {"raw_median_ms", raw_ms},
-          {"abi_median_ms", abi_ms},
-          {"forward_median_ms", api_ms},
-          {"abi_overhead_percent", (abi_ms / raw_ms - 1) * 100},
-          {"overhead_percent", (api_ms / raw_ms - 1) * 100},
+          {"raw_ms", raw_ms},
+          {"raw_again_percent", percent(again)},
+          {"abi_percent", percent(abi)},
+          {"forward_percent", percent(api)},
           {"raw_host_us", median(raw.host_us)},
           {"abi_host_us", median(abi.host_us)},
-          {"forward_host_us", median(api.host_us)}};
+          {"forward_host_us", median(api.host_us)},
+          {"raw_queued_us", raw_queued},
+          {"forward_queued_us", api_queued}};
+}
+
+// The median of each number of one row over the passes.
+nlohmann::json median_of(const std::vector<nlohmann::json>& passes) {
+  nlohmann::json row = passes.front();
+  for (const auto& [key, value] : passes.front().items()) {
+    if (!value.is_number_float()) continue;
+    std::vector<double> values;
+    for (const nlohmann::json& pass : passes) values.push_back(pass.at(key));
+    row[key] = median(std::move(values));
+  }
+  return row;
+}
+
+void print(const nlohmann::json& row) {
+  const auto number = [&](const char* key) { return row.at(key).get<double>(); };
+  fmt::print(stderr,
+             "{:12} B{:<2} {:>4}x{}: plan {:8.2f} us, again {:+.2f} %, batten_forward {:+.2f} %, "
+             "forward {:+.2f} %; host {:.2f}, {:.2f} us, queued {:.2f}, {:.2f} us\n",
+             row.at("backend").get<std::string>(), row.at("batch_size").get<int>(),
+             row.at("query_length").get<int>(), row.at("kv_length").get<int>(),
+             number("raw_ms") * 1e3, number("raw_again_percent"), number("abi_percent"),
+             number("forward_percent"), number("raw_host_us"), number("forward_host_us"),
+             number("raw_queued_us"), number("forward_queued_us"));
 }
 
 }  // namespace
@@ -162,18 +221,27 @@ int main(int argc, char** argv) {
   std::vector<std::string> backends(argv + 1, argv + argc);
   if (backends.empty()) backends = {"cudnn", "cudnn:packed", "single"};
   try {
-    nlohmann::json results = nlohmann::json::array();
-    for (const std::string& backend : backends) {
-      for (const int batch : {4, 8, 16, 32}) {
-        for (const int rows : {128, 256, 512, 1024}) {
-          results.push_back(measure(backend, batch, rows, 4096));
+    std::map<std::tuple<std::string, int, int>, std::vector<nlohmann::json>> rows;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      for (const std::string& backend : backends) {
+        for (const int batch : {4, 8, 16, 32}) {
+          for (const int length : {128, 256, 512, 1024}) {
+            rows[{backend, batch, length}].push_back(measure(backend, batch, length, 4096));
+          }
         }
       }
     }
+    nlohmann::json results = nlohmann::json::array();
+    for (const auto& [key, passes] : rows) {
+      results.push_back(median_of(passes));
+      print(results.back());
+    }
     const nlohmann::json payload{{"gpu", device_runtime().properties(0).name},
                                  {"timing_scope", "call"},
+                                 {"passes", kPasses},
                                  {"warmups", kWarmups},
                                  {"repeats", kRepeats},
+                                 {"queued_calls", kQueued},
                                  {"results", results}};
     fmt::print("{}\n", payload.dump(1));
   } catch (const batten::Error& error) {

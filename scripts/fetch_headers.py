@@ -31,7 +31,15 @@ FOLDERS = {
         "flashinfer/data/cutlass/include/": "cutlass/include/",
         "flashinfer/data/cutlass/tools/util/include/": "cutlass/tools/util/include/",
     },
+    # Compiled into the Python module, so its sources come too.
+    "nanobind": {
+        "nanobind/include/": "include/",
+        "nanobind/src/": "src/",
+        "nanobind/ext/robin_map/include/": "robin_map/include/",
+    },
 }
+# Who needs a package, and how to build without; the CUDA backends if it is not here.
+USERS = {"nanobind": ("the Python module needs", "-DBATTEN_BUILD_PYTHON=OFF")}
 REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)\s+--hash=sha256:([0-9a-f]{64})$")
 
 # The wheel's tag names a Python and a platform, but its headers suit any: ask for one always, so
@@ -73,9 +81,10 @@ def download(name, version, sha256, folder):
     wheels = list(folder.glob("*.whl"))
     if result.returncode != 0 or not wheels:
         errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
-        raise Failure(f"cannot download {name} {version}, whose headers the CUDA backends need "
+        user, option = USERS.get(name, ("the CUDA backends need", "-DBATTEN_CUDA=OFF"))
+        raise Failure(f"cannot download {name} {version}, whose headers {user} "
                       f"({errors[-1][7:] if errors else 'pip failed'}); "
-                      "connect to PyPI once, or configure with -DBATTEN_CUDA=OFF")
+                      f"connect to PyPI once, or configure with {option}")
     return wheels[0]
 
 

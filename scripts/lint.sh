@@ -36,7 +36,9 @@ PYTHON
   return "$((PIPESTATUS[1]))"
 }
 
-spelling() { codespell --config .codespellrc; }
+spelling() {
+  git ls-files -co --exclude-standard -z | xargs -0 -r ls -d 2>/dev/null | xargs -d '\n' codespell --config .codespellrc
+}
 
 shell() {
   local file bad=0

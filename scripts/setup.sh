@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that a target of the Makefile needs, and only those that are missing:
 #
-#   scripts/setup.sh GROUP...      groups: build test bench lint docs fuzz
+#   scripts/setup.sh GROUP...      groups: build test python bench lint docs fuzz
 #
 # Where nothing is missing it does nothing. Elsewhere than on Debian or its descendants it says what is
 # needed and goes on.
@@ -11,6 +11,7 @@ declare -A packages=(
   [build]="g++ cmake ninja-build ccache git python3
            libhwy-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev"
   [test]="libgtest-dev librapidcheck-dev pkgconf binutils"
+  [python]="python3-dev python3-pip python3-numpy python3-pytest python3-hypothesis"
   [bench]="libopenblas-dev"
   [lint]="clang-format clang-tidy codespell shellcheck"
   [docs]="doxygen"

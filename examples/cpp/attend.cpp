@@ -40,8 +40,8 @@ int main() try {
   const batten::Receipt receipt = attention.forward_packed(
       rows(q, 0, 8, kHeads), rows(k, 0, 16, kKvHeads), rows(v, 0, 16, kKvHeads),
       rows(out, 0, 8, kHeads), {.offsets_q = offsets_q, .offsets_kv = offsets_kv, .lse = lse_view});
-  std::printf("batten %s: %s (%s), because %s\n", batten_version(), receipt.backend.c_str(),
-              receipt.kernel.c_str(), receipt.reason.c_str());
+  std::printf("batten %s: %s (%s), because %s\n", batten_version(), receipt.backend().data(),
+              receipt.kernel().data(), receipt.reason().data());
 
   // The first 3 keys of each request, then the rest: lengths leave keys out, offsets start later.
   std::vector<float> first(out.size()), second(out.size()), first_lse(lse.size()),

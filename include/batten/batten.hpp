@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -130,12 +131,27 @@ struct Shape {
   bool lse = false;
 };
 
-// What ran, and why; see batten_receipt.
-struct Receipt {
-  std::string backend, form, kernel, tile, library, reason;
-  int splits = 1;
-  bool plan_reused = false;
-  std::uint64_t workspace_size = 0;
+// What ran, and why; see batten_receipt. Costs no allocation: it is returned by every call.
+class Receipt {
+ public:
+  Receipt() noexcept { raw_.struct_size = sizeof(raw_); }
+  explicit Receipt(const batten_receipt& raw) noexcept : raw_(raw) {}
+
+  // Texts live as long as the receipt.
+  std::string_view backend() const noexcept { return raw_.backend; }
+  std::string_view form() const noexcept { return raw_.form; }
+  std::string_view kernel() const noexcept { return raw_.kernel; }
+  std::string_view tile() const noexcept { return raw_.tile; }
+  std::string_view library() const noexcept { return raw_.library; }
+  std::string_view reason() const noexcept { return raw_.reason; }
+  int splits() const noexcept { return raw_.splits; }
+  bool plan_reused() const noexcept { return raw_.plan_reused != 0; }
+  std::uint64_t workspace_size() const noexcept { return raw_.workspace_size; }  // bytes
+
+  const batten_receipt& raw() const noexcept { return raw_; }
+
+ private:
+  batten_receipt raw_{};
 };
 
 // One layer's attention on one device: a problem and the backend chosen for it.
@@ -275,18 +291,10 @@ class Attention {
   }
 
   Receipt run(const batten_call& call) {
-    batten_receipt r{};
+    batten_receipt r;  // NOLINT: all of it is written by the call
     r.struct_size = sizeof(r);
     capi::check(batten_forward(handle_, &call, &r));
-    return {.backend = r.backend,
-            .form = r.form,
-            .kernel = r.kernel,
-            .tile = r.tile,
-            .library = r.library,
-            .reason = r.reason,
-            .splits = r.splits,
-            .plan_reused = r.plan_reused != 0,
-            .workspace_size = r.workspace_size};
+    return Receipt(r);
   }
   std::uint64_t prepare(const batten_call& call) {
     std::uint64_t bytes = 0;

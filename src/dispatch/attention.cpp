@@ -150,7 +150,9 @@ std::size_t Attention::prepare(const batten_call& raw) {
   const auto resolved = resolve(call.shape, reused);
   const std::size_t bytes = resolved->plan->info().workspace_size;
   if (raw.workspace == nullptr) {
-    (void)WorkspacePool::instance().acquire(device_, raw.stream, bytes);  // grows the pool now
+    const bool capturing = !device_.is_cpu() && device_runtime().is_capturing(call.call.stream);
+    // Grows the pool now.
+    (void)WorkspacePool::instance().acquire(device_, call.call.stream, bytes, capturing);
   }
   return bytes;
 }
@@ -180,12 +182,12 @@ void Attention::check_device_lengths(const ValidatedCall& call) const {
 }
 
 void Attention::forward(const batten_call& raw, batten_receipt* receipt) {
-  const ValidatedCall call = validate_call(problem_, device_, raw, Pointers::required);
+  ValidatedCall call = validate_call(problem_, device_, raw, Pointers::required);
   const DeviceGuard guard(device_);
+  call.call.capturing = !device_.is_cpu() && device_runtime().is_capturing(call.call.stream);
   // Not while a graph is captured: its lengths are not there yet, and waiting would end the
   // capture.
-  const bool check =
-      check_ && !device_.is_cpu() && !device_runtime().is_capturing(call.call.stream);
+  const bool check = check_ && !device_.is_cpu() && !call.call.capturing;
   if (check) check_device_lengths(call);
 
   bool reused = false;
@@ -203,7 +205,8 @@ void Attention::forward(const batten_call& raw, batten_receipt* receipt) {
       }
       plan.run(call.shape, call.call, call.workspace);
     } else {
-      const WorkspaceLease lease = WorkspacePool::instance().acquire(device_, raw.stream, bytes);
+      const WorkspaceLease lease =
+          WorkspacePool::instance().acquire(device_, call.call.stream, bytes, call.call.capturing);
       plan.run(call.shape, call.call, lease.data());
     }
     if (check) {

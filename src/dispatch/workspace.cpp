@@ -92,7 +92,8 @@ void WorkspacePool::free(const Allocator& a, Device device, void* data, std::siz
   }
 }
 
-WorkspaceLease WorkspacePool::acquire(Device device, Stream stream, std::size_t bytes) {
+WorkspaceLease WorkspacePool::acquire(Device device, Stream stream, std::size_t bytes,
+                                      bool capturing) {
   if (bytes == 0) return {};
   if (bytes > cap_bytes_) {
     fail(ErrorCode::OutOfMemory,
@@ -100,8 +101,9 @@ WorkspaceLease WorkspacePool::acquire(Device device, Stream stream, std::size_t 
          "give the call a workspace",
          bytes, cap_bytes_ / kMiB);
   }
-  return device.is_cpu() ? acquire_host(rounded(bytes))
-                         : acquire_device(device, stream, rounded(bytes));
+  if (device.is_cpu()) return acquire_host(rounded(bytes));
+  return capturing ? acquire_captured(device, stream, rounded(bytes))
+                   : acquire_device(device, stream, rounded(bytes));
 }
 
 WorkspaceLease WorkspacePool::acquire_host(std::size_t bytes) {
@@ -142,30 +144,33 @@ void WorkspacePool::give_back_host(void* data, std::size_t bytes) noexcept {
   lent_host_.erase(lent);
 }
 
-WorkspaceLease WorkspacePool::acquire_device(Device device, Stream stream, std::size_t bytes) {
-  DeviceRuntime& runtime = device_runtime();
+WorkspaceLease WorkspacePool::acquire_captured(Device device, Stream stream, std::size_t bytes) {
   WorkspaceLease lease;
   lease.pool_ = this;
   lease.device_ = device;
   lease.stream_ = stream;
-  if (runtime.is_capturing(stream)) {
-    Allocator allocator;
-    {
-      const std::lock_guard lock(mutex_);
-      allocator = allocator_;
-    }
-    lease.slot_ = std::make_shared<Allocator>(allocator);
-    lease.data_ = allocate(allocator, device, bytes, stream);
-    if (lease.data_ == nullptr) {
-      fail(ErrorCode::OutOfMemory, "workspace: no {} bytes on {} for the graph being captured",
-           bytes, device.str());
-    }
-    lease.kind_ = WorkspaceLease::Kind::captured;
-    lease.size_ = bytes;
-    return lease;
+  Allocator allocator;
+  {
+    const std::lock_guard lock(mutex_);
+    allocator = allocator_;
   }
+  lease.slot_ = std::make_shared<Allocator>(allocator);
+  lease.data_ = allocate(allocator, device, bytes, stream);
+  if (lease.data_ == nullptr) {
+    fail(ErrorCode::OutOfMemory, "workspace: no {} bytes on {} for the graph being captured", bytes,
+         device.str());
+  }
+  lease.kind_ = WorkspaceLease::Kind::captured;
+  lease.size_ = bytes;
+  return lease;
+}
 
-  const std::pair key{device.index, runtime.stream_id(stream)};
+WorkspaceLease WorkspacePool::acquire_device(Device device, Stream stream, std::size_t bytes) {
+  WorkspaceLease lease;
+  lease.pool_ = this;
+  lease.device_ = device;
+  lease.stream_ = stream;
+  const std::pair key{device.index, device_runtime().stream_id(stream)};
   std::shared_ptr<Slot> slot;
   Allocator allocator;
   for (;;) {
@@ -202,7 +207,7 @@ WorkspaceLease WorkspacePool::acquire_device(Device device, Stream stream, std::
   lease.kind_ = WorkspaceLease::Kind::stream_slot;
   lease.data_ = slot->data;
   lease.size_ = slot->bytes;
-  lease.slot_ = slot;
+  lease.slot_ = std::move(slot);
   return lease;
 }
 

@@ -55,9 +55,10 @@ class WorkspacePool {
 
   static WorkspacePool& instance();
 
-  // The device is current. Zero bytes give an empty lease. OutOfMemory naming the need and the cap,
-  // or the need and the device, when there is not enough.
-  WorkspaceLease acquire(Device device, Stream stream, std::size_t bytes);
+  // The device is current; `capturing`: the stream is being captured. Zero bytes give an empty
+  // lease. OutOfMemory naming the need and the cap, or the need and the device, when there is not
+  // enough.
+  WorkspaceLease acquire(Device device, Stream stream, std::size_t bytes, bool capturing = false);
 
   struct Statistics {
     Device device;
@@ -97,6 +98,7 @@ class WorkspacePool {
 
   WorkspaceLease acquire_host(std::size_t bytes);
   WorkspaceLease acquire_device(Device device, Stream stream, std::size_t bytes);
+  WorkspaceLease acquire_captured(Device device, Stream stream, std::size_t bytes);
   static void* allocate(const Allocator& a, Device device, std::size_t bytes,
                         Stream stream) noexcept;
   static void free(const Allocator& a, Device device, void* data, std::size_t bytes,

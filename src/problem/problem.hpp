@@ -70,6 +70,7 @@ struct Call {
   const std::int32_t* offsets_kv = nullptr;  // [B + 1]
   double scale = 0;
   Stream stream = nullptr;
+  bool capturing = false;  // whether the stream is being captured into a CUDA graph
 };
 
 // One sample's rows in host-readable calls.

@@ -108,7 +108,7 @@ TEST_F(CppHeaderTest, OptionsArrive) {
   };
   Attention a({.dtype = bf16, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64}, Device::cuda(0),
               {.backend = "other", .num_threads = 3});
-  EXPECT_EQ(a.forward(q_, k_, v_, out_).backend, "other");
+  EXPECT_EQ(a.forward(q_, k_, v_, out_).backend(), "other");
 }
 
 TEST_F(CppHeaderTest, ADenseCallArrives) {
@@ -137,13 +137,13 @@ TEST_F(CppHeaderTest, ADenseCallArrives) {
   EXPECT_EQ(run.call.stream, stream);
   EXPECT_TRUE(run.shape.padding_is_finite);
   EXPECT_EQ(run.workspace, reinterpret_cast<void*>(std::uintptr_t{0x1000}));
-  EXPECT_EQ(receipt.backend, "native");
-  EXPECT_EQ(receipt.kernel, "fake_kernel");
-  EXPECT_EQ(receipt.tile, "128x64");
-  EXPECT_EQ(receipt.form, "dense");
-  EXPECT_EQ(receipt.splits, 1);
-  EXPECT_FALSE(receipt.plan_reused);
-  EXPECT_EQ(receipt.reason, "auto (default): first that serves this call");
+  EXPECT_EQ(receipt.backend(), "native");
+  EXPECT_EQ(receipt.kernel(), "fake_kernel");
+  EXPECT_EQ(receipt.tile(), "128x64");
+  EXPECT_EQ(receipt.form(), "dense");
+  EXPECT_EQ(receipt.splits(), 1);
+  EXPECT_FALSE(receipt.plan_reused());
+  EXPECT_EQ(receipt.reason(), "auto (default): first that serves this call");
 }
 
 TEST_F(CppHeaderTest, APackedCallArrives) {
@@ -159,7 +159,7 @@ TEST_F(CppHeaderTest, APackedCallArrives) {
                               .q_lengths = lengths,
                               .scale = 0.5};
   (void)a.prepare_packed(q, k, v, out, options);
-  EXPECT_TRUE(a.forward_packed(q, k, v, out, options).plan_reused);
+  EXPECT_TRUE(a.forward_packed(q, k, v, out, options).plan_reused());
   ASSERT_EQ(native.runs().size(), 1u);
   const RecordedRun run = native.runs()[0];
   EXPECT_TRUE(run.shape.packed);
@@ -176,9 +176,9 @@ TEST_F(CppHeaderTest, PrepareOfAShapeIsThatOfItsContiguousTensors) {
   native.answers().plan_info.workspace_size = 4321;
   Attention a = attention();
   EXPECT_EQ(a.workspace_size({.batch = 2, .q = 5, .kv = 7, .lse = true}), 4321u);
-  EXPECT_TRUE(a.forward(q_, k_, v_, out_, {.lse = lse_}).plan_reused);
+  EXPECT_TRUE(a.forward(q_, k_, v_, out_, {.lse = lse_}).plan_reused());
   EXPECT_EQ(a.prepare({.batch = 2, .q = 5, .kv = 7}), 4321u);
-  EXPECT_TRUE(a.forward(q_, k_, v_, out_).plan_reused);
+  EXPECT_TRUE(a.forward(q_, k_, v_, out_).plan_reused());
   EXPECT_EQ(native.plans_built(), 2);
 }
 
@@ -188,7 +188,7 @@ TEST_F(CppHeaderTest, PrepareOfAShapeKnowsTheProblemsDefaults) {
   (void)a.prepare({.batch = 1, .q = 3, .kv = 3});
   EXPECT_TRUE(a.forward(view(1, {1, 3, 4, 64}), view(2, {1, 3, 4, 64}), view(3, {1, 3, 4, 32}),
                         view(4, {1, 3, 4, 32}, f32))
-                  .plan_reused);
+                  .plan_reused());
 }
 
 // ---- errors and lifetime
@@ -211,12 +211,12 @@ TEST_F(CppHeaderTest, AnAttentionMoves) {
   Attention a = attention();
   Attention b = std::move(a);
   EXPECT_EQ(a.handle(), nullptr);  // NOLINT: what a moved-from attention is
-  EXPECT_EQ(b.forward(q_, k_, v_, out_).backend, "native");
+  EXPECT_EQ(b.forward(q_, k_, v_, out_).backend(), "native");
   expect_error(ErrorCode::InvalidArgument, {"attention: null pointer"},
                [&] { (void)a.forward(q_, k_, v_, out_); });
   a = attention();
   a = std::move(b);
-  EXPECT_EQ(a.forward(q_, k_, v_, out_).backend, "native");
+  EXPECT_EQ(a.forward(q_, k_, v_, out_).backend(), "native");
 }
 
 TEST_F(CppHeaderTest, InfoIsTheWholeText) {

@@ -139,7 +139,7 @@ TEST_P(GpuBehaviour, AfterPrepareForwardNeitherAllocatesNorBuilds) {
     synchronize(kGpu);
     cuda_check(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
     for (int turn = 0; turn < 5; ++turn)
-      EXPECT_TRUE(call.forward(layer, stream.get()).plan_reused) << "turn " << turn;
+      EXPECT_TRUE(call.forward(layer, stream.get()).plan_reused()) << "turn " << turn;
     stream.synchronize();
     cuda_check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
     EXPECT_EQ(before, after);

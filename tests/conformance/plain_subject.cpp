@@ -289,13 +289,12 @@ void PlainSubject::attend(const Call& call, const Rows& rows, const Head& head, 
 }
 
 Receipt PlainSubject::forward(const Call& call) {
-  const Receipt receipt{.backend = has(Fault::lies_about_backend) ? "cpu" : "reference",
-                        .form = {},
-                        .kernel = "plain loops",
-                        .tile = {},
-                        .library = {},
-                        .reason = {},
-                        .plan_reused = !has(Fault::plan_forgotten)};
+  batten_receipt raw{};
+  raw.struct_size = sizeof(raw);
+  std::strcpy(raw.backend, has(Fault::lies_about_backend) ? "cpu" : "reference");
+  std::strcpy(raw.kernel, "plain loops");
+  raw.plan_reused = has(Fault::plan_forgotten) ? 0 : 1;
+  const Receipt receipt(raw);
   const PackedOptions& o = call.options;
   if (has(Fault::refuses_ragged) && (call.packed || o.q_lengths || o.kv_lengths))
     throw Error(ErrorCode::Unsupported, "ragged batches are not served");

@@ -141,7 +141,7 @@ class Attempt {
     if (bare.options.lse) bare.options.lse = without_data(*bare.options.lse);
     subject_.prepare(bare);
     forward(operands_->call());
-    if (!result_.receipt.plan_reused)
+    if (!result_.receipt.plan_reused())
       add(Check::plan, "forward after an equal prepare() built a plan of its own");
   }
 
@@ -249,9 +249,10 @@ void attempt(PreparedCase& prepared, Subject& subject, Garbage garbage, CaseResu
     return;
   }
   const std::string name = subject.backend().substr(0, subject.backend().find(':'));
-  if (result.receipt.backend != name || result.receipt.kernel.empty())
-    result.bounds.add(Check::receipt, fmt::format("names backend '{}' and kernel '{}'",
-                                                  result.receipt.backend, result.receipt.kernel));
+  if (result.receipt.backend() != name || result.receipt.kernel().empty())
+    result.bounds.add(Check::receipt,
+                      fmt::format("names backend '{}' and kernel '{}'", result.receipt.backend(),
+                                  result.receipt.kernel()));
 }
 
 bool has_feature(const Case& one, const char* feature) {

@@ -283,6 +283,9 @@ TEST_F(ForwardTest, CanBeCaptured) {
   devices_->end_capture(call.raw.stream);
   EXPECT_EQ(devices_->counts().synchronisations, 0);
   EXPECT_NE(native.runs()[0].workspace, native.runs()[1].workspace);
+  EXPECT_TRUE(native.runs()[1].call.capturing);
+  (void)forward(a, call.raw);
+  EXPECT_FALSE(native.runs()[2].call.capturing);
 }
 
 // ---- time

@@ -97,7 +97,7 @@ TEST_F(HostWorkspaceTest, ALeaseThatIsAssignedOverEnds) {
   EXPECT_EQ(pool_.statistics().size(), 1u) << "the first block is idle";
   impl::Stream stream = devices_->create_stream();
   devices_->begin_capture(stream);
-  lease = pool_.acquire(kGpu, stream, kKiB);
+  lease = pool_.acquire(kGpu, stream, kKiB, true);
   lease = {};
   EXPECT_EQ(devices_->counts().graph_frees, 1);
 }
@@ -196,13 +196,13 @@ TEST_F(HostWorkspaceTest, AGraphsScratchComesFromTheEmbedderToo) {
   embedder_.install(pool_);
   impl::Stream stream = devices_->create_stream();
   devices_->begin_capture(stream);
-  (void)pool_.acquire(kGpu, stream, kKiB);
+  (void)pool_.acquire(kGpu, stream, kKiB, true);
   ASSERT_EQ(embedder_.allocated.size(), 1u);
   ASSERT_EQ(embedder_.freed.size(), 1u);
   EXPECT_EQ(embedder_.freed[0].stream, stream);
   EXPECT_EQ(devices_->counts().graph_allocations, 0);
   embedder_.refuses = true;
-  EXPECT_THROW((void)pool_.acquire(kGpu, stream, kKiB), Error);
+  EXPECT_THROW((void)pool_.acquire(kGpu, stream, kKiB, true), Error);
 }
 
 TEST_F(HostWorkspaceTest, AnEmbedderWithoutMemoryIsTheEndOfMemory) {

@@ -114,8 +114,8 @@ Json case_json(const VerifySubject& subject, const CaseResult& result) {
           {"violations", std::move(violations)},
           {"rel_error", number_or_null(result.bounds.rel_error)},
           {"worst_row_of_bound", number_or_null(result.bounds.row.ratio())},
-          {"kernel", result.receipt.kernel},
-          {"form", result.receipt.form},
+          {"kernel", result.receipt.kernel()},
+          {"form", result.receipt.form()},
           {"seconds", result.seconds}};
 }
 

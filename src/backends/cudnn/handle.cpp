@@ -83,13 +83,6 @@ void set_stream(void* handle, Stream stream) {
         "choosing the stream");
 }
 
-bool is_capturing(Stream stream) {
-  auto status = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),
-             "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
-}
-
 BuildScope::BuildScope(void* handle) : handle_(handle) {
   auto mode = cudaStreamCaptureModeRelaxed;
   check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");

@@ -13,8 +13,6 @@ void* thread_handle(int device);
 // What the handle does from here on is queued on `stream`.
 void set_stream(void* handle, Stream stream);
 
-bool is_capturing(Stream stream);
-
 // For its lifetime the handle works on a stream that is nobody else's, and calls that a capture of
 // another thread would forbid are allowed: cuDNN allocates while it builds plans.
 class BuildScope {

@@ -74,10 +74,7 @@ class GraphPlan final : public Plan {
     auto* const scratch = static_cast<char*>(workspace);
     void* const handle = thread_handle(device_);
     set_stream(handle, call.stream);
-    if (!kept_.load(std::memory_order_relaxed) && is_capturing(call.stream) &&
-        !kept_.exchange(true)) {
-      keep_forever(graph_);
-    }
+    if (call.capturing && !kept_.exchange(true)) keep_forever(graph_);
     switch (form_) {
       case Form::dense:
         run_dense(shape, call, p, handle, scratch);

@@ -40,6 +40,7 @@ void attend_row(const RowCall& row) {
   }
 
   std::vector<double> query;
+  query.reserve(static_cast<std::size_t>(row.head_dim));
   for (int d = 0; d < row.head_dim; ++d) query.push_back(to_double(q[d]));
 
   // scores = scale * q k^T
