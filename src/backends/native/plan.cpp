@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -173,7 +174,7 @@ class NativePlan final : public Plan {
     // No sample may have a query, or none has.
     if (tiles == 0 || (shape.packed && shape.tokens_q == 0)) return;
     Arguments a = arguments_of(shape, call);
-    const bool captured = !online_ && device_runtime().is_capturing(call.stream);
+    const bool captured = call.capturing;
     a.online = online_ || (captured ? watch_.online() : watch_.call(tiles));
     if (a.online == 0) {
       const auto count = captured ? &RedoCounts::of_graphs : &RedoCounts::of_calls;
