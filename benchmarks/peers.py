@@ -224,7 +224,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["published"], choices=sorted(SHAPES))
     parser.add_argument("--backends", nargs="+",
-                        default=[*CONTENDERS, "batten:cudnn", "batten:cudnn:packed", "batten:cudnn:lengths",
+                        default=[*CONTENDERS, "batten:native", "batten:cudnn", "batten:cudnn:packed", "batten:cudnn:lengths",
                                  "batten:single"],
                         help="contenders; batten's as batten:NAME")
     parser.add_argument("--shape", nargs="+", type=parse_shape, default=[], metavar="B,SQ,SKV,HQ,HKV[,causal]",

@@ -21,6 +21,8 @@ SYSTEM = {
     "fmt": ["libfmt-dev", "fmt"],
     "spdlog": ["libspdlog-dev", "spdlog"],
     "nlohmann-json": ["nlohmann-json3-dev", "nlohmann-json"],
+    # The C++ runtime, which is linked in.
+    "gcc-runtime": ["libstdc++6", "gcc-12-base", "gcc-base"],
 }
 PACKAGES = {
     "nanobind": {

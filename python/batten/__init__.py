@@ -54,8 +54,9 @@ def info() -> dict[str, Any]:
 
 
 def last_receipt() -> dict[str, Any] | None:
-    """What this thread's last successful call ran, None before one: backend, form, kernel, tile,
-    splits, plan_reused, workspace_size (bytes), library, reason."""
+    """What this thread's last successful call ran, None before one and after a call on fake
+    tensors, which runs nothing: backend, form, kernel, tile, splits, plan_reused, workspace_size
+    (bytes), library, reason."""
     return _core.last_receipt()
 
 

@@ -12,11 +12,20 @@ from batten._layers import mask_code
 _torch_calls: Any = None
 
 
-def _calls_of_torch(tensor: Any) -> Any:
-    """The module that serves torch tensors if this is one, else None. Does not import torch."""
+def _calls_of_torch(first: Any, second: Any, third: Any, fourth: Any) -> Any:
+    """The module that serves torch tensors if the first is one, else None. Does not import torch.
+    Refuses torch tensors beside a first one that is none: torch's rules, of gradients for one,
+    would not be kept for them."""
     global _torch_calls
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(tensor, torch.Tensor):
+    if torch is None:
+        return None
+    if not isinstance(first, torch.Tensor):
+        if any(isinstance(other, torch.Tensor) for other in (second, third, fourth)):
+            raise InvalidArgument(
+                f"torch tensors beside {type(first).__name__}: expected tensors of one framework "
+                "(lengths and offsets may be of any)"
+            )
         return None
     if _torch_calls is None:
         from batten import _torch_calls as module
@@ -62,7 +71,7 @@ def attention(
     framework and device. Raises InvalidArgument, Unsupported, Unavailable, OutOfMemory or Device,
     each with one line of text; nothing falls back in silence.
     """
-    calls = _calls_of_torch(q)
+    calls = _calls_of_torch(q, k, v, out)
     run = _run if calls is None else calls.run
     return run(
         q, k, v, causal, scale, q_lengths, kv_lengths, None, None, 0, 0, return_lse, backend, out,
@@ -101,7 +110,7 @@ def attention_packed(
     """
     if offsets_q is None or offsets_kv is None:
         raise InvalidArgument("attention_packed: offsets_q and offsets_kv must both be given")
-    calls = _calls_of_torch(q)
+    calls = _calls_of_torch(q, k, v, out)
     run = _run if calls is None else calls.run
     return run(
         q, k, v, causal, scale, q_lengths, kv_lengths, offsets_q, offsets_kv, max_q, max_kv,
@@ -144,7 +153,7 @@ def merge(out: Any, lse: Any, out2: Any, lse2: Any) -> None:
     out, out2: [B, S, H, D] or [T, H, D], float32, float16 or bfloat16; lse, lse2: float32, the same
     without D. All on one device. Rows with lse = -inf contribute nothing.
     """
-    calls = _calls_of_torch(out)
+    calls = _calls_of_torch(out, lse, out2, lse2)
     if calls is not None:
         calls.merge(out, lse, out2, lse2)
         return

@@ -40,11 +40,18 @@ nb::object last_receipt() {
   return d;
 }
 
+// For a call that computes nothing, such as one on fake tensors.
+void forget_receipt() { receipt = {}; }
+
 std::string backend_name(nb::handle name) {
   if (name.is_none()) return {};
   std::string text;
   if (!nb::try_cast(name, text)) {
     throw Error(ErrorCode::InvalidArgument, "backend: expected a name, or None");
+  }
+  if (text.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                "backend: expected a name, or None for the environment's choice, got ''");
   }
   return text;
 }
@@ -183,6 +190,7 @@ NB_MODULE(_core, m) {
   m.def("version", &batten_version);
   m.def("info_json", &batten::info);
   m.def("last_receipt", &bp::last_receipt);
+  m.def("forget_receipt", &bp::forget_receipt);
   m.def("takes", &bp::takes);
   m.def("view_of", &bp::view_of);
   const auto none = [](const char* name) { return nb::arg(name).none(); };

@@ -14,10 +14,15 @@ from typing import Any
 from batten._errors import InvalidArgument, Unsupported
 
 # Additive masks mean "never" by -inf, the dtype's lowest value or -10000 (which bfloat16 rounds to
-# -9984).
-MASKED_BELOW = -5e3
+# -9984). exp() is 0 in float32 from -104 on, so a bias this far below the row's largest drops its
+# key, unless scores differ by thousands.
+DROPS = 9e3
+# A bias common to the kept keys changes no softmax; but torch adds it in float32, and a large one
+# swallows the scores' low bits. Up to here that stays below 1e-5.
+LARGEST_COMMON = 128.0
 
 FLOAT_RULES = ("additive", "keep")
+INF = float("inf")
 
 
 def key_lengths(
@@ -27,15 +32,16 @@ def key_lengths(
 
     mask: torch tensor [B, K], [B, 1, K] or [B, 1, 1, K] (B may be 1 for all samples; a 1 may be an
        expanded dimension). bool: True keeps a key. Integers: nonzero keeps it. Floats by
-       float_rule: "additive", what torch's scaled_dot_product_attention does with them: values at
-       most -5000 drop a key, the kept ones of a sample must be equal (a common bias changes no
-       softmax); or "keep": nonzero keeps it.
+       float_rule: "additive", what torch's scaled_dot_product_attention does with them: a bias at
+       least 9000 below the largest of its row drops a key, the kept ones must have one bias of at
+       most 128 in size, which changes no softmax; a row of -inf keeps no key. Or "keep": nonzero
+       keeps it.
     batch, kv_rows: the call's B, and the rows of its keys. A mask of K < kv_rows keys speaks of the
        last K keys, and the ones before them are kept, if front_pad; else it is refused.
 
     Returns None if every key is kept, else int32 [B] on the mask's device. Waits for the device
-    once. Raises InvalidArgument for a mask that does not fit the call, and Unsupported, naming the
-    first such sample, for one that is no prefix or that adds different biases to kept keys.
+    once. Raises InvalidArgument for what is no tensor or does not fit the call, and Unsupported,
+    naming the first such sample, for a mask that is no prefix or whose biases no length stands for.
     """
     if float_rule not in FLOAT_RULES:
         raise InvalidArgument(
@@ -54,7 +60,8 @@ def key_lengths(
         if bias:
             raise Unsupported(
                 f"attention mask, sample {sample}: a float mask that adds different biases to kept "
-                "keys is no padding mask; pass a bool mask if 1 and 0 mean keep and drop"
+                f"keys, or one above {LARGEST_COMMON:g} in size, is no padding mask; pass a bool "
+                "mask (True keeps), also where a sample keeps no key"
             )
         if gap:
             raise Unsupported(
@@ -68,6 +75,11 @@ def key_lengths(
 
 def _rows_of(mask, batch, kv_rows, front_pad):
     """The mask as [B or 1, K], checked against the call."""
+    if not isinstance(mask, sys.modules["torch"].Tensor):
+        raise InvalidArgument(
+            f"attention mask of type {type(mask).__name__}: expected a torch tensor; "
+            "torch.as_tensor() makes one"
+        )
     shape = tuple(mask.shape)
     if mask.dim() not in (2, 3, 4):
         raise InvalidArgument(f"attention mask {shape}: expected [B, K], [B, 1, K] or [B, 1, 1, K]")
@@ -104,43 +116,64 @@ def _keep(rows, padding, float_rule):
     if float_rule == "keep":
         keep = rows != 0
         return keep, (rows != rows).any(1)
-    keep = ~(rows <= MASKED_BELOW)  # so that a NaN counts as kept, and is found below
-    common = 0.0 if padding else rows[:, :1]
-    return keep, (keep & ((rows != common) | ~rows.isfinite())).any(1)
+    if not rows.shape[1]:
+        keep = rows != rows
+        return keep, keep.any(1)
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    peak = rows.amax(1, keepdim=True)
+    if padding:  # the keys in front have bias 0
+        peak = peak.clamp(min=0.0)
+    keep = ~(rows <= peak - DROPS)  # so that a NaN counts as kept, and is found below
+    odd = (keep & (rows != peak)).any(1)
+    peak = peak[:, 0]
+    return keep, odd | ~((peak.abs() <= (0.0 if padding else LARGEST_COMMON)) | (peak == -INF))
+
+
+def is_real(tensor: Any) -> bool:
+    """Whether an output was computed: not one of a fake or meta tensor, which only has a shape."""
+    if tensor.is_meta:
+        return False
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is None or not fake.is_fake(tensor)
 
 
 class LengthsCache:
-    """key_lengths() of masks seen before, without waiting for the device again.
+    """The lengths of masks on a GPU that were seen before, without waiting for it again.
 
     A model passes one mask to all its layers at all steps. An entry lives as long as its mask, and
-    is made anew when the mask was written to. Tensors made under torch.inference_mode() count no
-    writes: those are checked at each call.
+    is made anew when the mask was written to or changed its shape, strides or memory. Writes that
+    torch does not count are not seen: those through .data, DLPack, the storage, or a kernel that
+    was handed the address. So masks in the host's memory, where reading is cheap, are read at each
+    call, and so are tensors made under torch.inference_mode(), which count no writes.
     """
 
     def __init__(self):
         self._entries = {}
 
-    def key_lengths(
-        self, mask, batch, kv_rows, *, device=None, front_pad=True, float_rule="additive"
-    ):
-        """key_lengths(), on `device` if one is given; see there."""
-        version = None if mask.is_inference() else mask._version
-        key = (id(mask), batch, kv_rows, device, front_pad, float_rule)
+    def lengths(self, mask, key, compute):
+        """compute(), or what it gave for the same mask and key."""
+        if not is_remembered(mask):
+            return compute()
+        key = (id(mask), *key)
+        state = (mask._version, mask.data_ptr(), mask.shape, mask.stride(), mask.dtype)
         entry = self._entries.get(key)
-        if entry is not None and version is not None and entry[0]() is mask and entry[1] == version:
+        if entry is not None and entry[0]() is mask and entry[1] == state:
             return entry[2]
-        _refuse_capture(mask)
-        lengths = key_lengths(mask, batch, kv_rows, front_pad=front_pad, float_rule=float_rule)
-        if lengths is not None and device is not None:
-            lengths = lengths.to(device)
-        if version is not None:
-            entries = self._entries
-            forget = weakref.ref(mask, lambda _, key=key: entries.pop(key, None))
-            entries[key] = (forget, version, lengths)
+        refuse_capture(mask)
+        lengths = compute()
+        entries = self._entries
+        forget = weakref.ref(mask, lambda _, key=key: entries.pop(key, None))
+        entries[key] = (forget, state, lengths)
         return lengths
 
 
-def _refuse_capture(mask):
+def is_remembered(mask: Any) -> bool:
+    """Whether LengthsCache keeps a mask's lengths."""
+    return mask.is_cuda and not mask.is_inference()
+
+
+def refuse_capture(mask: Any) -> None:
+    """Raises Unsupported if the mask cannot be read now."""
     torch = sys.modules["torch"]
     if mask.is_cuda and torch.cuda.is_current_stream_capturing():
         raise Unsupported(

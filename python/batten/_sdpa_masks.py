@@ -2,103 +2,120 @@
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 
 from batten._errors import InvalidArgument, Unsupported
-from batten._masks import key_lengths
+from batten._masks import LengthsCache, key_lengths, refuse_capture
 
-_AXES = {1: "head", 2: "query"}
-_seen = {}
+_AXES = ("samples", "heads", "queries", "keys")
+_lengths = LengthsCache()
 
 
 def sdpa_key_lengths(
-    mask: torch.Tensor, batch: int, q_rows: int, kv_rows: int, device: torch.device
+    mask: torch.Tensor, sizes: tuple[int, int, int, int], device: torch.device, host: str
 ) -> torch.Tensor | None:
     """The int32 key lengths [B] on `device` that a mask stands for; None if it keeps every key.
 
-    mask: bool (True keeps) or float (added to the scores: 0, or -inf and other values at most
-       -5000), of shape [B, K], [Sq, K], [B, Sq, K] or [B, H, Sq, K]; B, H and Sq may be 1. All
-       heads and queries of a sample must see the same keys, a prefix of them.
+    mask: bool (True keeps) or float (added to the scores, as batten._masks.key_lengths reads it).
+       [B, H, Sq, K], each of its size or 1. Fewer dimensions by `host`'s own rule:
+       "diffusers": [B, K] if that fits the call, else [Sq, K] for all samples; [H, Sq, K], and
+       [B, Sq, K] where B is not H. "comfyui": [Sq, K] for all samples; [B, Sq, K].
+       All heads and queries of a sample must see the same keys, a prefix of them.
+    sizes: the call's (B, H, Sq, K), H of the queries.
 
-    The device is waited for when a mask is seen first, not again; under torch.compile at each call.
-    Raises Unsupported for a mask that is no prefix of the keys, and InvalidArgument for one that
-    does not fit.
+    The device is waited for when a mask is seen first, not again; under torch.compile, and for
+    masks that batten._masks.LengthsCache does not keep, at each call. Raises Unsupported for a mask
+    that is no prefix of the keys or whose dtype torch's attention refuses, and InvalidArgument for
+    one that does not fit.
     """
     if not isinstance(mask, torch.Tensor):
         raise Unsupported(
             f"attn_mask of type {type(mask).__name__}: batten serves masks that are tensors and "
             "keep a prefix of the keys"
         )
-    if torch.compiler.is_compiling():
-        return torch.ops.batten.sdpa_key_lengths(mask, batch, q_rows, kv_rows).to(device)
-    version = None if mask.is_inference() else mask._version
-    key = (id(mask), batch, q_rows, kv_rows, device)
-    entry = _seen.get(key)
-    if entry is not None and entry[0]() is mask and entry[1] == version:
-        return entry[2]
-    lengths = _lengths(mask, batch, q_rows, kv_rows)
-    lengths = None if lengths is None else lengths.to(device)
-    # Tensors made under torch.inference_mode() count no writes: those are checked at each call.
-    if version is not None:
-        _seen[key] = (weakref.ref(mask, lambda _: _seen.pop(key, None)), version, lengths)
-    return lengths
-
-
-def _lengths(mask, batch, q_rows, kv_rows):
-    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
         raise Unsupported(
-            "attn_mask: checking it waits for the device, which a CUDA graph's capture cannot; run "
-            "the model once with this mask first"
+            f"attn_mask of {mask.dtype}: torch's attention takes bool masks (True keeps) and float "
+            "ones; mask.bool() if 1 and 0 mean keep and drop"
         )
-    return key_lengths(
-        _one_row(_with_batch(mask, batch, q_rows)),
-        batch,
-        kv_rows,
-        front_pad=False,
-        float_rule="additive",
-    )
+    if torch.compiler.is_compiling():
+        return torch.ops.batten.sdpa_key_lengths(mask, sizes, host).to(device)
+
+    def compute():
+        lengths = _read(mask, sizes, host)
+        return None if lengths is None else lengths.to(device)
+
+    return _lengths.lengths(mask, (sizes, device, host), compute)
 
 
-def _with_batch(mask, batch, q_rows):
-    """The mask with its batch as the first dimension."""
-    if mask.dim() == 2 and mask.shape[0] not in (1, batch):
-        if mask.shape[0] != q_rows:
+def _read(mask, sizes, host):
+    refuse_capture(mask)
+    whole = _HOSTS[host](mask, sizes)
+    for have, want, axis in zip(whole.shape, sizes, _AXES, strict=True):
+        if have not in (1, want):
             raise InvalidArgument(
-                f"attn_mask {tuple(mask.shape)}: expected [B, K] with B = {batch}, or [Sq, K] with "
-                f"Sq = {q_rows}"
+                f"attn_mask {tuple(mask.shape)}: {have} where the {axis} are, but the call has "
+                f"{want}"
             )
-        return mask.unsqueeze(0)
+    rows = _one_row(whole, mask.shape).expand(-1, -1, -1, sizes[3])
+    return key_lengths(rows, sizes[0], sizes[3], front_pad=False, float_rule="additive")
+
+
+def _diffusers(mask, sizes):
+    batch, heads, q_rows, kv_rows = sizes
+    if mask.dim() == 2:
+        if tuple(mask.shape) == (batch, kv_rows):
+            return mask[:, None, None]
+        return mask[None, None]
+    if mask.dim() == 3:
+        # torch's attention takes the first dimension as the heads'; diffusers' backends of variable
+        # lengths as the samples', which is served where torch would refuse.
+        return mask[:, None] if mask.shape[0] == batch != heads else mask[None]
+    return _four(mask)
+
+
+def _comfyui(mask, sizes):
+    if mask.dim() == 2:
+        return mask[None, None]
+    return mask[:, None] if mask.dim() == 3 else _four(mask)
+
+
+def _four(mask):
+    if mask.dim() != 4:
+        raise InvalidArgument(
+            f"attn_mask {tuple(mask.shape)}: expected 2, 3 or 4 dimensions, the last one the keys'"
+        )
     return mask
 
 
-def _one_row(mask):
-    """The mask with one row of keys for each sample. Rows that were written out may be merged if
-    they are equal."""
-    for dim in range(1, mask.dim() - 1):
+_HOSTS = {"diffusers": _diffusers, "comfyui": _comfyui}
+
+
+def _one_row(mask, shape):
+    """[B, H, Sq, K] with one row of keys for each sample. Rows that were written out may be merged
+    if they are equal."""
+    for dim in (1, 2):
         if mask.shape[dim] > 1:
             first = mask.narrow(dim, 0, 1)
             if mask.stride(dim) != 0 and not torch.equal(mask, first.expand_as(mask)):
-                axis = _AXES.get(dim + 4 - mask.dim(), "query")
+                axis = ("head", "query")[dim - 1]
                 raise Unsupported(
-                    f"attn_mask {tuple(mask.shape)}: a mask that differs from {axis} to {axis} is "
-                    "not served, only padding: a prefix of the keys, the same for all heads and "
-                    "queries"
+                    f"attn_mask {tuple(shape)}: a mask that differs from {axis} to {axis} is not "
+                    "served, only padding: a prefix of the keys, the same for all heads and queries"
                 )
             mask = first
     return mask
 
 
 @torch.library.custom_op("batten::sdpa_key_lengths", mutates_args=())
-def _op(mask: torch.Tensor, batch: int, q_rows: int, kv_rows: int) -> torch.Tensor:
-    lengths = _lengths(mask, batch, q_rows, kv_rows)
+def _op(mask: torch.Tensor, sizes: list[int], host: str) -> torch.Tensor:
+    lengths = _read(mask, tuple(sizes), host)
     if lengths is None:
-        return torch.full((batch,), kv_rows, dtype=torch.int32, device=mask.device)
+        return torch.full((sizes[0],), sizes[3], dtype=torch.int32, device=mask.device)
     return lengths
 
 
 @_op.register_fake
-def _(mask, batch, q_rows, kv_rows):
-    del q_rows, kv_rows
-    return mask.new_empty((batch,), dtype=torch.int32)
+def _(mask, sizes, host):
+    del host
+    return mask.new_empty((sizes[0],), dtype=torch.int32)

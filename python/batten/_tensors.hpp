@@ -1,5 +1,6 @@
 // From Python's tensors to batten_tensor. A tensor arrives in one of two forms:
-//   - a view: the tuple (address, dtype, shape, strides in elements, device type, device index);
+//   - a view: the tuple (address, dtype, shape, strides in elements, device type, device index),
+//   and where the memory is an export's, a seventh entry that owns it;
 //   - an object whose type has DLPack's C exchange interface (torch from 2.10 on), which states a
 //   tensor
 //     in well under a microsecond, without making Python objects.
@@ -88,7 +89,7 @@ inline std::int64_t integer_at(PyObject* tuple, Py_ssize_t i) {
 
 // Read by hand: nanobind's conversion of nested tuples would cost more than the call.
 inline batten_tensor tensor_of_view(PyObject* view) {
-  if (PyTuple_Size(view) != 6) throw Error(ErrorCode::Internal, "view: expected a tuple of six");
+  if (PyTuple_Size(view) < 6) throw Error(ErrorCode::Internal, "view: expected a tuple of six");
   PyObject* shape = PyTuple_GetItem(view, 2);
   PyObject* strides = PyTuple_GetItem(view, 3);
   if (!PyTuple_Check(shape) || !PyTuple_Check(strides) ||
@@ -109,12 +110,20 @@ inline batten_tensor tensor_of_view(PyObject* view) {
   return t;
 }
 
+// What the pending Python exception says, which may bring a trace of its framework. Clears it.
+inline std::string first_line() {
+  const nb::python_error error;
+  const std::string text = nb::str(error.value()).c_str();
+  return "tensor: " + text.substr(0, text.find('\n'));
+}
+
 inline batten_tensor tensor_of(nb::handle object) {
   if (PyTuple_Check(object.ptr())) return tensor_of_view(object.ptr());
   const DlpackExchange* api = exchange_of(object.ptr());
   if (api == nullptr) throw Error(ErrorCode::InvalidArgument, "tensor: expected one with DLPack");
   nb::dlpack::dltensor dl{};
-  if (api->tensor_from_object(object.ptr(), &dl) != 0) throw nb::python_error();
+  if (api->tensor_from_object(object.ptr(), &dl) != 0)
+    throw Error(ErrorCode::InvalidArgument, first_line());
   batten_tensor t{};
   t.ndim = checked_rank(dl.ndim);
   t.data = static_cast<char*>(dl.data) + dl.byte_offset;
@@ -129,7 +138,14 @@ inline batten_tensor tensor_of(nb::handle object) {
   return t;
 }
 
-// The view of any other DLPack tensor, read-only ones too; who writes checks that elsewhere.
+// Keeps an export alive: its memory may belong to the export alone.
+inline nb::object owner_of(const nb::ndarray<nb::ro>& array) {
+  return nb::capsule(new nb::ndarray<nb::ro>(array),
+                     [](void* held) noexcept { delete static_cast<nb::ndarray<nb::ro>*>(held); });
+}
+
+// The view of any other DLPack tensor, read-only ones too; who writes checks that elsewhere. The
+// view owns the export.
 inline nb::tuple view_of(const nb::ndarray<nb::ro>& array) {
   const batten_device device = device_of(array.device_type(), array.device_id());
   nb::list shape, strides;
@@ -138,7 +154,8 @@ inline nb::tuple view_of(const nb::ndarray<nb::ro>& array) {
     strides.append(array.stride(i));
   }
   return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), dtype_of(array.dtype()),
-                        nb::tuple(shape), nb::tuple(strides), device.type, device.index);
+                        nb::tuple(shape), nb::tuple(strides), device.type, device.index,
+                        owner_of(array));
 }
 
 }  // namespace batten_python

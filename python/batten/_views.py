@@ -1,7 +1,8 @@
 """From tensors of any framework to the raw views that the native half takes.
 
 A view is the tuple (address, dtype code, shape, strides in elements, device type, device index). It
-owns nothing: the tensor that it was made from must outlive the call.
+owns nothing: the tensor that it was made from must outlive the call. A view of a DLPack export has
+a seventh entry, which owns the export: there the view must outlive the call.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from typing import Any
 
 from batten import _core
-from batten._errors import InvalidArgument, Unsupported
+from batten._errors import Error, InvalidArgument, Unsupported
 
 FLOAT32, FLOAT16, BFLOAT16, INT32 = 1, 2, 3, 4
 DTYPE_CODES = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "int32": INT32}
@@ -19,7 +20,7 @@ DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 CPU, CUDA = 0, 1
 INT32_MAX = 2**31 - 1
 
-RawView = tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]
+RawView = tuple[int, int, tuple[int, ...], tuple[int, ...], int, int] | tuple[Any, ...]
 
 
 def is_numpy(tensor: Any) -> bool:
@@ -31,6 +32,11 @@ def is_numpy(tensor: Any) -> bool:
 def numpy_view(tensor: Any) -> RawView:
     """A NumPy array's view. Not through DLPack: that knows no bfloat16 of ml_dtypes, and refuses
     read-only arrays in old NumPy versions."""
+    if isinstance(tensor, sys.modules["numpy"].ma.MaskedArray):
+        raise InvalidArgument(
+            "masked array: batten does not look at its mask; pass its .data, and lengths for what "
+            "is padding"
+        )
     size = tensor.itemsize
     code = DTYPE_CODES.get(tensor.dtype.name, 0) if tensor.dtype.isnative else 0
     if code == 0:
@@ -58,7 +64,14 @@ def view(tensor: Any, name: str) -> RawView:
             f"{name}: {type(tensor).__name__}, expected a tensor "
             "(torch, NumPy, CuPy, JAX or another with __dlpack__)"
         )
-    raw = _core.view_of(tensor)
+    try:
+        raw = _core.view_of(tensor)
+    except (TypeError, BufferError, RuntimeError) as error:
+        if isinstance(error, Error):
+            raise
+        raise InvalidArgument(
+            f"{name}: {type(tensor).__name__} whose __dlpack__ gives no tensor that batten can read"
+        ) from error
     if raw[4] == CUDA and not _is_cupy(tensor):
         raise Unsupported(
             f"{name}: {type(tensor).__module__} tensor on a GPU, whose stream batten cannot know; "
@@ -79,29 +92,63 @@ def lengths_view(lengths: Any, name: str) -> tuple[RawView | None, Any]:
     ints and any integer array; what is not int32 is copied."""
     if lengths is None:
         return None, None
+    if isinstance(lengths, (list, tuple, range)):
+        values = int32_values(lengths, name)
+        return (values.buffer_info()[0], INT32, (len(values),), (1,), CPU, 0), values
+    lengths = _on_the_host(lengths)
     if is_numpy(lengths):
+        lengths = int32_array(lengths, name)
+        return numpy_view(lengths), lengths
+    if not hasattr(lengths, "__dlpack__"):
+        raise InvalidArgument(
+            f"{name}: {type(lengths).__name__}, expected integers: a list, an array or a tensor"
+        )
+    if _is_cupy(lengths):
         if lengths.dtype.kind not in "iu":
             raise InvalidArgument(f"{name}: array of {lengths.dtype}, expected integers")
         if lengths.dtype.name != "int32" or not lengths.flags.c_contiguous:
-            lengths = _narrowed(lengths, name)
-        return numpy_view(lengths), lengths
-    if isinstance(lengths, (list, tuple, range)):
-        return _sequence_view(lengths, name)
-    return view(lengths, name), lengths
+            # Never read by the host: out of range is clamped, as the kernels do.
+            if lengths.dtype.itemsize >= 4:
+                lengths = lengths.clip(None, INT32_MAX)
+            lengths = lengths.astype("int32", order="C")
+    raw = view(lengths, name)
+    return raw, lengths
 
 
-def _narrowed(lengths: Any, name: str) -> Any:
+def _on_the_host(lengths: Any) -> Any:
+    """Lengths of torch and of JAX (whose arrays batten takes on the CPU) as NumPy's, if they are
+    such; of a GPU's, a copy."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(lengths, torch.Tensor):
+        from batten import _torch_calls
+
+        return _torch_calls.host_integers(lengths)
+    if _is_jax(lengths):
+        import numpy
+
+        return numpy.asarray(lengths)
+    return lengths
+
+
+def int32_array(lengths: Any, name: str) -> Any:
+    """A NumPy array of integers as contiguous int32: itself, or a copy."""
+    if lengths.dtype.kind not in "iu":
+        raise InvalidArgument(f"{name}: array of {lengths.dtype}, expected integers")
+    if lengths.dtype.name == "int32" and lengths.dtype.isnative and lengths.flags.c_contiguous:
+        return lengths
     if lengths.size and (int(lengths.max()) > INT32_MAX or int(lengths.min()) < -INT32_MAX):
         raise InvalidArgument(f"{name}: a value does not fit in int32")
     return lengths.astype("int32", order="C")
 
 
-def _sequence_view(lengths: Any, name: str) -> tuple[RawView, Any]:
+def int32_values(lengths: Any, name: str) -> Any:
+    """A list, tuple or range of ints as an array.array."""
+    if bool in map(type, lengths):
+        raise InvalidArgument(f"{name}: expected integers, got a bool")
     try:
-        values = array.array("i", lengths)
+        return array.array("i", lengths)
     except (TypeError, OverflowError) as error:
         raise InvalidArgument(f"{name}: expected integers that fit in int32 ({error})") from None
-    return (values.buffer_info()[0], INT32, (len(values),), (1,), CPU, 0), values
 
 
 def empty(like: Any, shape: tuple[int, ...], code: int) -> Any:

@@ -24,6 +24,7 @@ import torch
 import batten
 import batten.torch
 from batten._errors import InvalidArgument, Unavailable, Unsupported
+from batten._masks import is_real
 from batten._sdpa_masks import sdpa_key_lengths
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
 _logger = logging.getLogger("batten.comfyui")
 _OPTION = "optimized_attention_override"
 # What ComfyUI hands over for its own use; neither asks anything of the attention.
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _COMFY_OWN = {"transformer_options", "_inside_attn_wrapper", "preferred_attention"}
 
 
@@ -63,8 +65,8 @@ def attention(
     q: [B, Sq, heads·D], or [B, heads, Sq, D] with skip_reshape; k, v likewise, with fewer heads if
        enable_gqa.
     mask: None, or one that keeps a prefix of the keys, the same for all heads and queries: bool
-       (True keeps) or float (0, or at most -5000), [Sq, K], [B, Sq, K] or [B, H, Sq, K] with B, H,
-       Sq or 1.
+       (True keeps) or float (0, or at least 9000 less), [Sq, K] for all samples, [B, Sq, K] or
+       [B, H, Sq, K], each of its size or 1.
     attn_precision: float32 asks for float32 scores, which batten always has.
     low_precision_attention: False forbids precision below the inputs': float32 is then refused on a
        GPU.
@@ -75,10 +77,12 @@ def attention(
     inputs that do not fit together.
     """
     _refuse_options(q, attn_precision, low_precision_attention, others)
+    _refuse_dtypes(q, k, v)
     q, k, v = _bshd(q, k, v, heads, skip_reshape, enable_gqa)
     lengths = None
     if mask is not None:
-        lengths = sdpa_key_lengths(mask, q.shape[0], q.shape[1], k.shape[1], q.device)
+        sizes = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+        lengths = sdpa_key_lengths(mask, sizes, q.device, "comfyui")
     # Masked keys are as finite here as torch's attention needs them: it multiplies them by 0.
     out = batten.torch.attention(
         q,
@@ -107,8 +111,22 @@ def _refuse_options(q, attn_precision, low_precision_attention, others):
         )
 
 
+def _refuse_dtypes(q, k, v):
+    dtypes = [tensor.dtype for tensor in (q, k, v)]
+    if all(dtype in _DTYPES for dtype in dtypes) and (
+        len(set(dtypes)) == 1 or torch.is_autocast_enabled(q.device.type)
+    ):
+        return
+    raise Unsupported(
+        f"q, k and v of {', '.join(map(str, dtypes))}: batten takes float16, bfloat16 or float32, "
+        "all of one"
+    )
+
+
 def _bshd(q, k, v, heads, skip_reshape, enable_gqa):
     """Views [B, S, H, D] of ComfyUI's layouts."""
+    if heads < 1:
+        raise InvalidArgument(f"heads = {heads}: expected at least 1")
     if skip_reshape:
         if q.dim() != 4:
             raise InvalidArgument(f"q {tuple(q.shape)}: expected [B, H, S, D] with skip_reshape")
@@ -141,6 +159,35 @@ def _split_heads(name, tensor, heads, dim, enable_gqa):
     return tensor.unflatten(2, (count, -1))
 
 
+def _known(backend):
+    """batten.info()'s entry of a backend; None for the choices that name none. Raises
+    InvalidArgument for an unknown name."""
+    if backend is None or backend == "auto":
+        return None
+    entries = {entry["name"]: entry for entry in batten.info()["backends"]}
+    name, colon, form = str(backend).partition(":")
+    if not isinstance(backend, str) or name not in entries:
+        raise InvalidArgument(f"backend={backend!r}: expected one of auto, {', '.join(entries)}")
+    if colon and form not in entries[name]["forms"]:
+        raise InvalidArgument(
+            f"backend={backend!r}: {name} has no form {form!r}, expected "
+            + (", ".join(entries[name]["forms"]) or "none")
+        )
+    return entries[name]
+
+
+def _check_available(backend):
+    entry = _known(backend)
+    if entry is None or any(device["available"] for device in entry["devices"]):
+        return
+    gpus = [device for device in entry["devices"] if device["device"] != "cpu"]
+    device = (gpus or entry["devices"])[0]
+    raise Unavailable(
+        f"backend {backend} cannot run here: on {device['device']} {device['reason']}"
+        + (f"; {device['remedy']}" if device.get("remedy") else "")
+    )
+
+
 class Override:
     """A function for transformer_options["optimized_attention_override"].
 
@@ -150,9 +197,12 @@ class Override:
 
     calls: Counter of the calls by what served them: (backend, kernel), or ("ComfyUI", reason) for
        those given back.
+
+    Raises batten.InvalidArgument for an unknown backend.
     """
 
     def __init__(self, backend: str | None = "auto", fallback: bool = False) -> None:
+        _known(backend)
         self.backend = backend
         self.fallback = fallback
         self.calls = collections.Counter()
@@ -164,7 +214,7 @@ class Override:
             if not self.fallback:
                 raise
             return self._give_back(error, original, args, kwargs)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and is_real(out):
             receipt = batten.last_receipt()
             self.calls[receipt["backend"], receipt["kernel"]] += 1
         return out
@@ -192,9 +242,15 @@ def apply(
     replace: take the place of an override that the model already has; else that raises
        batten.InvalidArgument.
 
+    Raises batten.InvalidArgument for an unknown backend, and without `fallback`
+    batten.Unavailable for one that runs on no device here.
+
     The override is in the clone's model_options["transformer_options"]; its `calls` say what
     served.
     """
+    override = Override(backend, fallback)
+    if not fallback:
+        _check_available(backend)
     patched = model.clone()
     options = dict(patched.model_options)
     transformer_options = dict(options.get("transformer_options") or {})
@@ -203,7 +259,7 @@ def apply(
             f"the model already has an {_OPTION}: remove the node that sets it, or pass "
             "replace=True"
         )
-    transformer_options[_OPTION] = Override(backend, fallback)
+    transformer_options[_OPTION] = override
     options["transformer_options"] = transformer_options
     patched.model_options = options
     return patched
@@ -214,8 +270,10 @@ def register(name: str = "batten", backend: str | None = "auto") -> Any:
     by name.
 
     Raises batten.Unavailable outside ComfyUI, or where it is too old to have the function.
+    InvalidArgument or Unavailable for an unknown backend or one that runs on no device here.
     Registering a name again changes nothing, as in ComfyUI.
     """
+    _check_available(backend)
     try:
         module = importlib.import_module("comfy.ldm.modules.attention")
         add, registered = module.register_attention_function, module.REGISTERED_ATTENTION_FUNCTIONS

@@ -25,7 +25,6 @@ import inspect
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +33,7 @@ import torch
 import batten
 import batten.torch
 from batten._errors import InvalidArgument, Unavailable, Unsupported
+from batten._masks import is_real
 from batten._sdpa_masks import sdpa_key_lengths
 
 __all__ = ["Record", "disable", "enable", "record"]
@@ -42,7 +42,8 @@ PREFIX = "batten"
 _DISPATCH = "diffusers.models.attention_dispatch"
 _logger = logging.getLogger("batten.diffusers")
 _recorders = []
-_previous = weakref.WeakKeyDictionary()  # processor -> the backend that it had before enable()
+# On a processor, and so on its copies: (the backend before enable(), the one that enable() set).
+_PREVIOUS = "_batten_previous"
 
 # Arguments of other backends, and the values that ask for nothing. diffusers drops, without a word,
 # what a backend does not name.
@@ -93,9 +94,8 @@ def _attend(
             raise InvalidArgument(
                 "attn_mask and is_causal=True together: torch's attention takes one of the two"
             )
-        lengths = sdpa_key_lengths(
-            attn_mask, query.shape[0], query.shape[1], key.shape[1], query.device
-        )
+        sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+        lengths = sdpa_key_lengths(attn_mask, sizes, query.device, "diffusers")
     causal = False
     if is_causal:  # torch's rule is j <= i; with equal lengths both rules are one
         causal = True if query.shape[1] == key.shape[1] else "top_left"
@@ -119,7 +119,7 @@ def _backend_function(backend):
             backend, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa,
             return_lse, _parallel_config,
         )  # fmt: skip
-        if _recorders:
+        if _recorders and is_real(result[0] if return_lse else result):
             _note_call()
         return result
 
@@ -226,12 +226,24 @@ def _register(module, backend):
 def _member(backend, module=None):
     """diffusers' name of a batten backend, registered when it is first asked for."""
     module = module or _dispatch()
-    if backend is not None:
-        known = ["auto", *_backend_names()]
-        if not isinstance(backend, str) or backend.lower().split(":")[0] not in known:
-            raise InvalidArgument(f"backend={backend!r}: expected one of {', '.join(known)}")
-        backend = backend.lower()
-    return _register(module, backend)
+    _check_name(backend)
+    return _register(module, backend.lower() if backend else None)
+
+
+def _check_name(backend):
+    """Raises InvalidArgument unless this is None, or the name of a backend or of one's form."""
+    if backend is None:
+        return
+    forms = {entry["name"]: entry["forms"] for entry in batten.info()["backends"]}
+    forms = {"auto": [], **forms}
+    name, colon, form = str(backend).lower().partition(":")
+    if not isinstance(backend, str) or name not in forms:
+        raise InvalidArgument(f"backend={backend!r}: expected one of {', '.join(forms)}")
+    if colon and form not in forms[name]:
+        raise InvalidArgument(
+            f"backend={backend!r}: {name} has no form {form!r}, expected "
+            + (", ".join(forms[name]) or "none")
+        )
 
 
 # ---- enable, disable -----------------------------------------------------------------------------
@@ -292,7 +304,8 @@ def enable(pipeline_or_model: Any, backend: str | None = "auto") -> int:
     backend, or if the backend does not serve one; Unavailable if it cannot run here;
     InvalidArgument for an unknown name.
     """
-    member = _member(backend)
+    _check_name(backend)
+    backend = backend.lower() if backend else None
     layers = _layers(pipeline_or_model)
     chosen = [(name, layer) for name, layer in layers if _takes_backends(layer)]
     if not chosen:
@@ -303,21 +316,30 @@ def enable(pipeline_or_model: Any, backend: str | None = "auto") -> int:
     if any(getattr(layer.processor, "_parallel_config", None) is not None for _, layer in chosen):
         raise Unsupported(_PARALLEL)
     _check_layers(chosen, backend)
+    member = _member(backend)
     for _, layer in chosen:
-        _previous.setdefault(layer.processor, layer.processor._attention_backend)
-        layer.processor._attention_backend = member
+        processor = layer.processor
+        before, ours = getattr(processor, _PREVIOUS, (None, None))
+        if ours is None or processor._attention_backend is not ours:
+            before = processor._attention_backend
+        setattr(processor, _PREVIOUS, (before, member))
+        processor._attention_backend = member
     _warn_of_others(pipeline_or_model)
     return len(chosen)
 
 
 def disable(pipeline_or_model: Any) -> int:
-    """Gives the layers that enable() set the backend that they had before. Returns their number."""
+    """Gives the layers that enable() set, and copies of them, the backend that they had before.
+    Returns their number. Layers that were given another backend since are left alone."""
     count = 0
     for _, layer in _layers(pipeline_or_model):
         processor = getattr(layer, "processor", None)
-        if _takes_backends(layer) and processor in _previous:
-            processor._attention_backend = _previous.pop(processor)
-            count += 1
+        if hasattr(processor, _PREVIOUS):
+            before, ours = getattr(processor, _PREVIOUS)
+            delattr(processor, _PREVIOUS)
+            if processor._attention_backend is ours:
+                processor._attention_backend = before
+                count += 1
     return count
 
 
@@ -466,6 +488,8 @@ class Record:
 
 def _note_call():
     receipt = batten.last_receipt()
+    if receipt is None:
+        return
     for recorder in _recorders:
         recorder._call(receipt)
 

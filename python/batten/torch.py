@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from batten import _torch_calls
+from batten import _core, _torch_calls
 from batten._errors import InvalidArgument
 from batten._layers import MASK_NAMES, mask_code
 
@@ -64,13 +64,17 @@ def attention(
 
     Returns out [B, Sq, Hq, Dv], with return_lse (out, lse [B, Sq, Hq] float32).
     """
-    if kv_lengths is not None and not isinstance(kv_lengths, torch.Tensor):
-        kv_lengths = torch.as_tensor(kv_lengths, dtype=torch.int32)
+    kv_lengths = _torch_calls.integers_tensor(kv_lengths, "kv_lengths")
     causal = MASK_NAMES[mask_code(causal)]
     if not _is_compiling():
         _torch_calls.refuse_gradient(q, k, v)  # those of torch.func, which the kernel cannot see
         op = _attention_lse if return_lse else _attention
-        return op(q, k, v, causal, scale, kv_lengths, backend, padding_is_finite)
+        try:
+            return op(q, k, v, causal, scale, kv_lengths, backend, padding_is_finite)
+        except Exception as error:
+            named = (("q", q), ("k", k), ("v", v), ("kv_lengths", kv_lengths))
+            _torch_calls.explain(error, named)
+            raise
     out, lse = call_op(
         q, k, v, causal, scale, kv_lengths, backend, padding_is_finite, return_lse, None, False
     )
@@ -85,9 +89,11 @@ def call_op(
     dtype = q.dtype
     q, k, v = _prepared(q, k, v, backend)
     op = _attention_lse if return_lse else _attention
-    result = op(
-        q, k, v, causal, scale, kv_lengths, backend, padding_is_finite, q_lengths, float32_output
-    )
+    arguments = (
+        q, k, v, causal, scale, kv_lengths, backend, padding_is_finite, q_lengths, float32_output,
+    )  # fmt: skip
+    named = dict(q=q, k=k, v=v, q_lengths=q_lengths, kv_lengths=kv_lengths)
+    result = _called(op, arguments, named)
     return _finished(result, return_lse, dtype, float32_output)
 
 
@@ -99,11 +105,27 @@ def call_packed_op(
     dtype = q.dtype
     q, k, v = _prepared(q, k, v, backend)
     op = _attention_packed_lse if return_lse else _attention_packed
-    result = op(
+    arguments = (
         q, k, v, offsets_q, offsets_kv, max_q, max_kv, causal, scale, q_lengths, kv_lengths,
         backend, padding_is_finite, float32_output,
     )  # fmt: skip
+    named = dict(
+        q=q, k=k, v=v, offsets_q=offsets_q, offsets_kv=offsets_kv, q_lengths=q_lengths,
+        kv_lengths=kv_lengths,
+    )  # fmt: skip
+    result = _called(op, arguments, named)
     return _finished(result, return_lse, dtype, float32_output)
+
+
+def _called(op, arguments, named):
+    if _is_compiling():
+        return op(*arguments)
+    _torch_calls.refuse_unreadable(named.items())
+    try:
+        return op(*arguments)
+    except Exception as error:
+        _torch_calls.explain(error, named.items())
+        raise
 
 
 def _prepared(q, k, v, backend):
@@ -183,11 +205,17 @@ def _packed_kernel_lse(
     )  # fmt: skip
 
 
-def _fake_out(q, k, v, rank, float32_output):
+def _fake_out(q, k, v, integers, rank, float32_output):
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != rank:
             raise InvalidArgument(f"{name}: has {tensor.dim()} dimensions, expected {rank}")
+    _torch_calls.check_dtypes(q, k, v)
+    for name, tensor in integers.items():
+        _torch_calls.check_integers(tensor, name)
+    # One tensor of the meta device brings a call here, and the others may be real.
+    _torch_calls.refuse_unreadable([("q", q), ("k", k), ("v", v), *integers.items()])
     _torch_calls.refuse_gradient(q, k, v)
+    _core.forget_receipt()  # of an earlier call: this one runs nothing
     dtype = torch.float32 if float32_output else q.dtype
     return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
 
@@ -196,20 +224,35 @@ def _fake_lse(q):
     return q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-def _fake(q, k, v, *rest, float32_output=False, **_):
-    return _fake_out(q, k, v, 4, rest[6] if len(rest) > 6 else float32_output)
+def _fake(
+    q, k, v, causal="none", scale=None, kv_lengths=None, backend=None, padding_is_finite=False,
+    q_lengths=None, float32_output=False,
+):  # fmt: skip
+    integers = dict(q_lengths=q_lengths, kv_lengths=kv_lengths)
+    return _fake_out(q, k, v, integers, 4, float32_output)
 
 
-def _fake_with_lse(q, k, v, *rest, **named):
-    return _fake(q, k, v, *rest, **named), _fake_lse(q)
+def _fake_with_lse(q, *rest, **named):
+    return _fake(q, *rest, **named), _fake_lse(q)
 
 
-def _fake_packed(q, k, v, *rest, float32_output=False, **_):
-    return _fake_out(q, k, v, 3, rest[10] if len(rest) > 10 else float32_output)
+def _fake_packed(
+    q, k, v, offsets_q, offsets_kv, max_q=0, max_kv=0, causal="none", scale=None, q_lengths=None,
+    kv_lengths=None, backend=None, padding_is_finite=False, float32_output=False,
+):  # fmt: skip
+    integers = dict(
+        offsets_q=offsets_q, offsets_kv=offsets_kv, q_lengths=q_lengths, kv_lengths=kv_lengths
+    )
+    return _fake_out(q, k, v, integers, 3, float32_output)
 
 
-def _fake_packed_with_lse(q, k, v, *rest, **named):
-    return _fake_packed(q, k, v, *rest, **named), _fake_lse(q)
+def _fake_packed_with_lse(q, *rest, **named):
+    return _fake_packed(q, *rest, **named), _fake_lse(q)
+
+
+def _refuse_layout(q, k, v, *rest, **named):
+    _torch_calls.refuse_unreadable([("q", q), ("k", k), ("v", v)])
+    raise InvalidArgument("attention: a tensor that is not dense, expected dense tensors")
 
 
 _library = torch.library.Library("batten", "DEF")
@@ -221,6 +264,9 @@ def _register(name: str, schema: str, kernel: Any, fake: Any) -> Any:
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CPU", "CUDA"):
         _library.impl(name, kernel, key)
+    for layout in ("Sparse", "SparseCsr", "NestedTensor", "Quantized"):
+        for key in ("CPU", "CUDA"):
+            _library.impl(name, _refuse_layout, layout + key)
     torch.library.register_fake(f"batten::{name}", fake, lib=_library)
     return getattr(torch.ops.batten, name).default
 

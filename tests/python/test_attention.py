@@ -1,11 +1,15 @@
 """batten.attention on NumPy arrays, against float64."""
 
+import ctypes
+import functools
+import gc
 import threading
 
 import batten
 import numpy as np
 import oracle
 import pytest
+from batten import _core
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +137,121 @@ def test_any_tensor_with_dlpack():
         batten.attention(*map(Foreign, (q, k, v)))
 
 
+class ManagedTensor(ctypes.Structure):
+    """DLPack's DLManagedTensor."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    ]
+
+
+class Temporary:
+    """A tensor whose export has memory of its own, which is poisoned as soon as it is given up."""
+
+    def __init__(self, array):
+        self.array = array
+        self.exports = []
+        self.deleted = 0
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, **options):
+        made = self.array.copy()
+        shape = (ctypes.c_int64 * made.ndim)(*made.shape)
+
+        def delete(_):
+            made.view(np.uint8)[...] = 0x7F
+            self.deleted += 1
+
+        code = 2 if made.dtype.kind == "f" else 0
+        tensor = ManagedTensor(
+            made.ctypes.data, 1, 0, made.ndim, code, 8 * made.itemsize, 1,
+            ctypes.addressof(shape), None, 0, None, ManagedTensor._fields_[-1][1](delete),
+        )  # fmt: skip
+        self.exports.append((made, shape, tensor))
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(tensor), b"dltensor", None)
+
+
+@pytest.mark.parametrize(
+    "name", ["q", "k", "v", "out", "q_lengths", "kv_lengths", "offsets_q", "offsets_kv"]
+)
+def test_an_export_lives_as_long_as_the_call(name, monkeypatch):
+    q, k, v = (t[0] for t in tensors(12, 1, 4, 6, 2, 2, 8))
+    int32 = functools.partial(np.array, dtype=np.int32)
+    arguments = dict(
+        q=q, k=k, v=v, out=np.zeros_like(q), offsets_q=int32([0, 4]), offsets_kv=int32([0, 6]),
+        q_lengths=int32([3]), kv_lengths=int32([5]),
+    )  # fmt: skip
+    temporary = Temporary(arguments[name])
+    deleted_in_the_call = []
+    native = _core.forward
+
+    def forward(*given):
+        native(*given)
+        deleted_in_the_call.append(temporary.deleted)
+        if name == "out":  # of which nobody else has the memory
+            arguments["out"][...] = temporary.exports[0][0]
+
+    monkeypatch.setattr(_core, "forward", forward)
+    batten.attention_packed(**{**arguments, name: temporary})
+    gc.collect()
+    assert deleted_in_the_call == [0] and temporary.deleted == len(temporary.exports) == 1
+    expected = oracle.attention(q[None], k[None], v[None], q_lengths=[3], kv_lengths=[5])
+    np.testing.assert_allclose(arguments["out"][:3], expected.out[0, :3], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_an_export_lives_as_long_as_a_merge(which, monkeypatch):
+    q, k, v = tensors(13, 2, 4, 30, 2, 1, 8)
+    parts = [
+        t
+        for part in (slice(9), slice(9, None))
+        for t in batten.attention(q, k[:, part], v[:, part], return_lse=True)
+    ]
+    temporary = Temporary(parts[which])
+    deleted_in_the_call = []
+    native = _core.merge
+
+    def merge(*given):
+        native(*given)
+        deleted_in_the_call.append(temporary.deleted)
+        if which == 0:
+            parts[0][...] = temporary.exports[0][0]
+
+    monkeypatch.setattr(_core, "merge", merge)
+    batten.merge(*(temporary if i == which else part for i, part in enumerate(parts)))
+    gc.collect()
+    assert deleted_in_the_call == [0] and temporary.deleted == len(temporary.exports) == 1
+    oracle.assert_close(parts[0], oracle.attention(q, k, v), "float32")
+
+
+class Unwilling(Foreign):
+    def __dlpack__(self, **options):
+        raise BufferError("first line\nsecond line")
+
+
+def test_an_export_that_fails_is_one_line():
+    for name in ("q", "kv_lengths", "out"):
+        with pytest.raises(batten.InvalidArgument, match=f"{name}: Unwilling") as caught:
+            batten.attention(**{"q": Q, "k": K, "v": V, name: Unwilling(Q)})
+        assert "\n" not in str(caught.value)
+
+
 def test_jax_inputs_give_a_numpy_output():
     jnp = pytest.importorskip("jax.numpy")
     for dtype in ("float32", "bfloat16"):
@@ -217,6 +336,15 @@ WRONG = {
     "rank": (dict(q=Q[0], k=K[0], v=V[0]), "dimensions"),
     "dtype": (dict(q=Q.astype(np.float64)), "float64"),
     "mixed dtypes": (dict(k=K.astype(np.float16)), "k: dtype"),
+    "integers": (dict(q=Q.astype(np.int32), k=K.astype(np.int32), v=V.astype(np.int32)), "int32"),
+    "long integers": (dict(q=Q.astype(np.int64)), "int64"),
+    "masked array": (dict(q=np.ma.masked_greater(Q, 0)), "masked array"),
+    "masked lengths": (dict(kv_lengths=np.ma.array([6, 2], mask=[0, 1])), "masked array"),
+    "masked out": (dict(out=np.ma.zeros(Q.shape, np.float32)), "masked array"),
+    "lengths' bools": (dict(kv_lengths=[True, 2]), "kv_lengths: expected integers"),
+    "lengths in a set": (dict(kv_lengths={1, 2}), "kv_lengths: set"),
+    "lengths in a string": (dict(kv_lengths="ab"), "kv_lengths: str"),
+    "no backend": (dict(backend=""), "backend"),
     "byte order": (dict(q=Q.astype(">f4")), "expected float32"),
     "last stride": (dict(q=np.asfortranarray(Q)), "last dimension"),
     "causal": (dict(causal="left"), "causal='left'"),

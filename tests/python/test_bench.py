@@ -3,8 +3,12 @@ found."""
 
 import json
 import os
+import signal
+import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -223,6 +227,169 @@ def test_an_earlier_file_stays_until_there_is_a_new_one(tmp_path):
     assert main([*SMALL, "--backends", "single", "-o", str(path)]) == 4
     assert path.read_text() == "{}" and len(list(path.parent.iterdir())) == 1
     assert main([*SMALL, "--output", str(tmp_path / "out" / "bench.json" / "x.json")]) == 2
+
+
+# Where the results go: every kind of target, and every way for a run to end.
+
+KINDS = ("absent", "file", "symlink", "dangling symlink", "directory", "fifo", "device", "sealed")
+
+
+def make_target(folder, kind):
+    """(what --output names, the file in the end)"""
+    name, real = folder / "link.json", folder / "real.json"
+    if kind in ("file", "symlink"):
+        real.write_text('{"complete": true}')
+    if kind in ("symlink", "dangling symlink"):
+        name.symlink_to(real)
+        return name, real
+    if kind == "directory":
+        real.mkdir()
+    if kind == "fifo":
+        os.mkfifo(real)
+    if kind == "device":
+        try:
+            os.mknod(real, 0o600 | stat.S_IFCHR, os.makedev(1, 3))  # /dev/null's
+            open(real, "w").close()
+        except OSError:
+            pytest.skip("device nodes cannot be made here")
+    if kind == "sealed":
+        folder.chmod(0o500)
+        if os.access(folder, os.W_OK):
+            pytest.skip("this user writes into any directory")
+    return real, real
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """stopped(how): has the second shape's measurement end the run."""
+    from batten.bench import timing
+
+    original, calls = timing.measure, []
+
+    def stop(how):
+        def measure(*arguments):
+            calls.append(1)
+            if len(calls) == 2 and how == "interrupt":
+                raise KeyboardInterrupt
+            if len(calls) == 2 and how == "terminate":
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+            if len(calls) == 2 and how == "error":
+                raise RuntimeError("out of memory\nand more")
+            return original(*arguments)
+
+        monkeypatch.setattr(timing, "measure", measure)
+
+    return stop
+
+
+ENDS = {"ok": 0, "error": 4, "interrupt": 130, "terminate": 143}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_and_ends(tmp_path, capsys, stopped, kind, how):
+    name, real = make_target(tmp_path, kind)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    stopped(how)
+    received = []
+    if kind == "fifo" and how == "ok":
+        reader = threading.Thread(target=lambda: received.append(real.read_text()), daemon=True)
+        reader.start()
+    status = main([*SMALL, "--forms", "raw", "-o", str(name)])
+    after = sorted(path.name for path in tmp_path.iterdir())
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    if kind in ("directory", "sealed"):
+        assert status == 2 and after == before and str(name) in errors
+        return
+    assert status == ENDS[how]
+    if kind == "fifo":
+        assert stat.S_ISFIFO(os.lstat(real).st_mode) and after == before
+        if how == "ok":
+            reader.join(10)
+            assert json.loads(received[0])["complete"] is True
+        return
+    if kind == "device":
+        assert stat.S_ISCHR(os.lstat(real).st_mode) and after == before
+        return
+    assert ("symlink" in kind) == name.is_symlink()
+    if how == "ok":
+        payload = json.loads(real.read_text())
+        assert payload["complete"] is True and len(payload["results"]) == 2
+        assert after == sorted({*before, "real.json"})
+        return
+    assert after == sorted({*before, "real.json.partial"})
+    if "real.json" in before:
+        assert real.read_text() == '{"complete": true}'
+    fragment = json.loads((tmp_path / "real.json.partial").read_text())
+    assert fragment["complete"] is False and len(fragment["results"]) == 1
+    assert errors.count("\n") == 2 and "what was measured is in" in errors
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "more, status, message",
+    [
+        (["--backends", "nope"], 2, "nope"),
+        (["--batch-size", "100000000"], 2, "GiB free; take smaller sizes"),
+        (["--batch-size", str(10**30)], 2, "take smaller sizes"),
+        (["--query-length", str(2**40)], 2, "take smaller sizes"),
+        (["--num-heads", str(2**50)], 2, "take smaller sizes"),
+    ],
+)
+def test_what_fails_before_the_work_leaves_nothing(tmp_path, capsys, more, status, message):
+    path = tmp_path / "a" / "b" / "bench.json"
+    assert main([*SMALL, *more, "-o", str(path)]) == status
+    errors = capsys.readouterr().err
+    assert message in errors and errors.count("\n") == 1 and "Traceback" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_name(capsys):
+    with pytest.raises(SystemExit) as stopped_at:
+        options_module.parse(["-o", ""])
+    assert stopped_at.value.code == 2 and "expected a file's name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["-o /x/y.json", "-o/x/y.json", "--output /x/y.json", "--output=/x/y.json", "--out /x/y.json",
+     "--outp=/x/y.json", "--o /x/y.json"],
+)  # fmt: skip
+def test_the_recorded_command_names_no_file(words):
+    from batten.bench.__main__ import _command
+
+    arguments = ["--causal", *words.split(), "--repeats", "3"]
+    options_module.parse(["--query-length", "8", "--kv-length", "8", *arguments])
+    assert _command(arguments) == "python -m batten.bench --causal --repeats 3"
+
+
+@pytest.mark.torch
+def test_nobody_reads_on(tmp_path):
+    command = [sys.executable, "-m", "batten.bench", *SMALL, "-o", str(tmp_path / "x.json")]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(120) == 141
+    assert "Traceback" not in errors and "BrokenPipe" not in errors and "error" not in errors
+
+
+def test_the_cpu_takes_a_small_grid_unless_sizes_are_given():
+    options = options_module.parse(["--repeats", "7"])
+    assert options_module.shrink(options)
+    assert len(options_module.cases(options)) == 4 and max(options.kv_length) == 512
+    assert (options.warmups, options.repeats) == (3, 7)
+    for given in ("--batch-size", "--query-length", "--kv-length"):
+        options = options_module.parse([given, "256"])
+        assert not options_module.shrink(options) and options.repeats == 100
 
 
 @pytest.mark.torch

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import sys
 import types
 
@@ -129,6 +130,48 @@ def test_padding_masks(kind):
     assert_same(both(*qkv(), mask=mask))
 
 
+def test_masks_of_every_rank_and_equal_sizes_are_read_as_comfyui_reads_them():
+    served = 0
+    for batch, heads, rows, keys in itertools.product((1, 3), (1, 3), (1, 3, 4), (1, 3, 4)):
+        generator = torch.Generator().manual_seed(0)
+        q, k, v = (
+            torch.randn(batch, n, heads * DIM, generator=generator) for n in (rows, keys, keys)
+        )
+        for whole in ((rows, keys), (batch, rows, keys), (batch, heads, rows, keys)):
+            choices = [{1, batch, size} for size in whole]
+            for shape in itertools.product(*choices):
+                lengths = torch.randint(1, shape[-1] + 1, (*shape[:-1], 1), generator=generator)
+                mask = torch.arange(shape[-1]) < lengths
+                try:
+                    theirs = comfy_attention(q, k, v, heads, mask)
+                except RuntimeError:
+                    theirs = None
+                for equal in (mask, mask[..., :1, :].expand(shape)):
+                    try:
+                        ours = comfyui.attention(q, k, v, heads, equal)
+                    except (batten.Unsupported, batten.InvalidArgument):
+                        continue
+                    served += 1
+                    assert theirs is not None, (shape, batch, heads, rows, keys)
+                    assert_same((ours, comfy_attention(q, k, v, heads, equal)))
+    assert served > 200
+
+
+def test_rows_of_samples_are_no_rows_of_queries():
+    """[B, K] is no mask of ComfyUI's, even where B is Sq."""
+    q, k, v = qkv(rows=BATCH)
+    with pytest.raises(batten.Unsupported, match="query to query"):
+        comfyui.attention(q, k, v, HEADS, KEEP)
+    with pytest.raises(batten.InvalidArgument, match="2 where the queries are"):
+        comfyui.attention(*qkv(), HEADS, KEEP)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_a_mask_of_one_value_for_all_keys(dtype):
+    mask = torch.ones(BATCH, ROWS, 1, dtype=dtype)
+    assert_same(both(*qkv(), mask))
+
+
 BIAS = torch.linspace(0, 1, KEYS).expand(1, 1, 1, KEYS)
 
 
@@ -167,6 +210,59 @@ def test_wrong_inputs_raise_even_with_fallback():
     q, k, v = qkv(kv_heads=2, skip_reshape=True)
     with pytest.raises(batten.InvalidArgument, match="only with enable_gqa"):
         override(None, q, k, v, HEADS, skip_reshape=True)
+
+
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        [torch.float64] * 3,
+        [torch.float64, torch.float32, torch.float32],
+        [torch.bfloat16, torch.float32, torch.float32],
+        [torch.float32, torch.float16, torch.float32],
+    ],
+)
+def test_other_dtypes_are_given_back(dtypes):
+    tensors = [x.to(dtype) for x, dtype in zip(qkv(), dtypes, strict=True)]
+    override = comfyui.Override("cpu", fallback=True)
+    assert override(lambda *_, **__: "ComfyUI's own", *tensors, HEADS) == "ComfyUI's own"
+    with pytest.raises(batten.Unsupported, match="float16, bfloat16 or float32, all of one"):
+        comfyui.attention(*tensors, HEADS)
+
+
+def test_no_heads():
+    for skip_reshape in (False, True):
+        with pytest.raises(batten.InvalidArgument, match="heads = 0: expected at least 1"):
+            comfyui.attention(*qkv(skip_reshape=skip_reshape), 0, skip_reshape=skip_reshape)
+
+
+@pytest.mark.parametrize("backend", ["bogus", "cpu:bogus", "CPU", "", 3])
+def test_an_unknown_backend_is_an_error_at_once(backend):
+    for make in (comfyui.Override, lambda b: comfyui.apply(Patcher(), b, fallback=True)):
+        with pytest.raises(batten.InvalidArgument, match="backend="):
+            make(backend)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_a_backend_that_cannot_run_is_an_error_at_once():
+    with pytest.raises(batten.Unavailable, match="backend cudnn cannot run here"):
+        comfyui.apply(Patcher(), "cudnn")
+    comfyui.apply(Patcher(), "cudnn", fallback=True)  # a workflow that is to run anywhere
+
+
+def test_a_fake_call_is_not_counted(monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode()
+    fake = [mode.from_tensor(x) for x in qkv()]
+    override = comfyui.Override("cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(batten, "last_receipt", lambda: None)  # as in a thread's first call
+        override(None, *fake, HEADS)
+    batten.attention(*(x.unflatten(2, (HEADS, DIM)) for x in qkv()), backend="reference")
+    override(None, *fake, HEADS)  # nor may it take that receipt
+    assert not override.calls
+    override(None, *qkv(), HEADS)
+    assert {name for name, _ in override.calls} == {"cpu"} and override.calls.total() == 1
 
 
 def test_an_unknown_argument_is_refused():

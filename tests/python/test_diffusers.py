@@ -1,5 +1,7 @@
 """batten.diffusers on the real diffusers package, on the CPU."""
 
+import copy
+import itertools
 import os
 import shutil
 import subprocess
@@ -219,6 +221,80 @@ def test_disable_gives_back_what_was_set_before():
     assert batten.diffusers.disable(model) == 0
 
 
+class Small(torch.nn.Module):
+    """Two attention layers, which diffusers counts as such."""
+
+    def __init__(self):
+        super().__init__()
+        from diffusers.models.transformers.transformer_wan import WanAttention, WanAttnProcessor
+
+        self.a, self.b = (WanAttention(32, 2, 16, processor=WanAttnProcessor()) for _ in "ab")
+
+
+def backends_of(model):
+    return [layer.processor._attention_backend for _, layer in batten.diffusers._layers(model)]
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(
+    ["enable", "enable cpu", "enable cpu:bogus", "disable", "set", "reset", "copy"]),
+    st.integers(0, 1), st.integers(0, 3)), max_size=14)  # fmt: skip
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(steps=STEPS)
+def test_enable_and_disable_in_any_order(steps):
+    """Against a model of what each layer should have: its backend, and what enable() found."""
+    name = attention_dispatch.AttentionBackendName
+    models, states = [Small()], [[[None, None, None], [None, None, None]]]
+    for step, layer, at in steps:
+        at %= len(models)
+        model, state = models[at], states[at]
+        if step == "enable cpu:bogus":
+            with pytest.raises(batten.InvalidArgument, match="no form 'bogus'"):
+                batten.diffusers.enable(model, "cpu:bogus")
+        elif step.startswith("enable"):
+            backend = step.partition(" ")[2] or "auto"
+            assert batten.diffusers.enable(model, backend) == 2
+            for entry in state:
+                now, before, ours = entry
+                if ours is None or now is not ours:
+                    before = now
+                entry[:] = [name(f"batten:{backend}"), before, name(f"batten:{backend}")]
+        elif step == "disable":
+            expected = 0
+            for entry in state:
+                now, before, ours = entry
+                if ours is not None and now is ours:
+                    now = before
+                    expected += 1
+                entry[:] = [now, None, None]
+            assert batten.diffusers.disable(model) == expected
+        elif step in ("set", "reset"):
+            target = (model.a, model.b)[layer]
+            state[layer][0] = name.NATIVE if step == "set" else None
+            target.processor._attention_backend = state[layer][0]
+        else:
+            models.append(copy.deepcopy(model))
+            states.append([list(entry) for entry in state])
+        for model, state in zip(models, states, strict=True):
+            assert backends_of(model) == [now for now, _, _ in state]
+    assert not [member for member in name if "bogus" in member.value]
+
+
+def test_a_record_is_of_calls_that_ran():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode()
+    fake = [mode.from_tensor(x) for x in qkv()]
+    batten.attention(*qkv(), backend="reference")  # whose receipt must not be taken
+    with batten.diffusers.record(Small()) as ran:
+        with attention_dispatch.attention_backend("batten:cpu"):
+            dispatch(*fake)
+            assert ran.calls == 0
+            dispatch(*qkv())
+    assert ran.calls == 1 and ran.backends == ["cpu"]
+
+
 def test_a_pipelines_components_are_set_by_name():
     pipe = types.SimpleNamespace(components={
         "transformer": wan(layers=1), "transformer_2": wan(layers=1), "scheduler": object(),
@@ -364,10 +440,71 @@ def test_other_masks_are_refused(kind):
 
 
 def test_a_mask_of_another_size_is_refused():
-    with pytest.raises(batten.InvalidArgument, match=r"\(7, 9\): expected \[B, K\] with B = 2"):
+    with pytest.raises(batten.InvalidArgument, match=r"\(7, 9\): 7 where the queries are.* has 5"):
         dispatch(*qkv(), attn_mask=torch.ones(7, 9, dtype=torch.bool), backend="batten")
-    with pytest.raises(batten.InvalidArgument, match="8 keys"):
-        dispatch(*qkv(), attn_mask=torch.ones(2, 8, dtype=torch.bool), backend="batten")
+    with pytest.raises(batten.InvalidArgument, match="8 where the keys are"):
+        dispatch(*qkv(), attn_mask=torch.ones(2, 1, 1, 8) > 0, backend="batten")
+
+
+def same_or_refused(shape, sizes):
+    """How many masks of a shape batten served: as diffusers' own backend reads them."""
+    batch, heads, q_rows, kv_rows = sizes
+    q, k, v = qkv(batch, q_rows, kv_rows, heads)
+    generator = torch.Generator().manual_seed(sum(shape))
+    served = 0
+    for prefix in (True, False):
+        mask = torch.rand(shape, generator=generator) < 0.7
+        if prefix:
+            lengths = torch.randint(1, shape[-1] + 1, (*shape[:-1], 1), generator=generator)
+            mask = torch.arange(shape[-1]) < lengths
+        if prefix and len(shape) == 4:
+            mask = mask[:, :1, :1].expand(shape)
+        try:
+            native = dispatch(q, k, v, attn_mask=mask, backend="native")
+        except (RuntimeError, IndexError):
+            native = None
+        try:
+            ours = dispatch(q, k, v, attn_mask=mask, backend="batten")
+        except (batten.Unsupported, batten.InvalidArgument):
+            continue
+        served += 1
+        if native is not None:
+            torch.testing.assert_close(ours, native, rtol=2e-5, atol=2e-6)
+        else:  # torch knows no such mask; diffusers' backends of variable lengths do
+            assert len(shape) == 3 and shape[0] == batch != heads
+    return served
+
+
+def test_masks_of_every_rank_and_equal_sizes_are_read_as_native_reads_them():
+    served = 0
+    for sizes in itertools.product((1, 3), (1, 3), (1, 3, 4), (1, 3, 4)):
+        for rank in (1, 2, 3, 4, 5):
+            choices = [{1, size} for size in ((1,) + sizes)[-rank:]]
+            if rank == 2:
+                choices[0].add(sizes[0])
+            if rank == 3:
+                choices[0].add(sizes[0])
+            for shape in itertools.product(*choices):
+                served += same_or_refused(shape, sizes)
+    assert served > 300
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.int32, torch.complex64])
+def test_masks_of_integers_are_refused_as_torch_refuses_them(dtype):
+    mask = torch.ones(2, 9).to(dtype)
+    with pytest.raises(batten.Unsupported, match=r"attn_mask of torch\..*mask.bool\(\)"):
+        dispatch(*qkv(), attn_mask=mask, backend="batten")
+    with pytest.raises(RuntimeError):
+        dispatch(*qkv(), attn_mask=mask, backend="native")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_float_masks_of_any_dtype_are_read_by_their_values(dtype):
+    keep = torch.arange(9) < torch.tensor([4, 9])[:, None]
+    mask = torch.zeros(2, 9).masked_fill(~keep, -10000.0)
+    ours = dispatch(*qkv(), attn_mask=mask.to(dtype), backend="batten")
+    native = dispatch(*qkv(), attn_mask=mask, backend="native")
+    torch.testing.assert_close(ours, native, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(("q_rows", "kv_rows"), [(5, 9), (9, 5), (6, 6)])

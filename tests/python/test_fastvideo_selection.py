@@ -172,15 +172,68 @@ def test_lines_about_what_is_left_are_said_once(standin, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_unknown_names_are_errors(standin, monkeypatch, generation):
+@pytest.mark.parametrize("value", [None, "", " ", "flashinfer", " FLASHINFER ", "NOPE"])
+@pytest.mark.parametrize("taking_over", [False, True])
+def test_names_that_fastvideo_does_not_know_are_unset_as_in_fastvideo(
+    standin, monkeypatch, caplog, generation, value, taking_over
+):
     fastvideo = standin(generation)
-    monkeypatch.setenv("BATTEN_FASTVIDEO", "1")
-    monkeypatch.setenv("FASTVIDEO_ATTENTION_BACKEND", "flashinfer")
-    with pytest.raises(
-        ValueError,
-        match="FASTVIDEO_ATTENTION_BACKEND=flashinfer: unknown; expected one of FLASH_ATTN",
-    ):
-        served_by(fastvideo)
+    if taking_over:
+        monkeypatch.setenv("BATTEN_FASTVIDEO", "1")
+    if value is not None:
+        monkeypatch.setenv("FASTVIDEO_ATTENTION_BACKEND", value)
+    for _ in range(2):
+        assert served_by(fastvideo) == ("batten" if taking_over else "automatic")
+    said = [record for record in caplog.records if "counts as unset" in record.getMessage()]
+    assert len(said) == bool(value and value.strip())
+    assert all("FLASH_ATTN" in record.getMessage() for record in said)
+
+
+VALUES = {
+    "BATTEN_FASTVIDEO": ("cpu", "expected one of 0, 1, auto"),
+    "FASTVIDEO_FLASHINFER_PREFILL_BACKEND": ("cudnn", "expected one of single, cudnn"),
+    "BATTEN_BACKEND": ("reference", "expected one of auto"),
+}
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("variable", VALUES)
+def test_every_variable_blank_padded_and_mistyped(variable, others):
+    """A typo is a mistake also where another variable decides."""
+    known, message = VALUES[variable]
+    rest = {name: value for name, (value, _) in VALUES.items() if others and name != variable}
+    unset = _settings.choice(rest)
+    for blank in ("", " ", "\t"):
+        assert _settings.choice({**rest, variable: blank}) == unset
+    assert _settings.choice({**rest, variable: f" {known} "}) == _settings.choice(
+        {**rest, variable: known}
+    )
+    for typo in (known.upper(), "nope", "nope:packed", "0:cpu", "1:cpu", ":", ":packed"):
+        with pytest.raises(batten.InvalidArgument, match=f"^{variable}={typo}.*{message}"):
+            _settings.choice({**rest, variable: typo})
+
+
+@pytest.mark.parametrize("install", ["before", "after"])
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_reloaded_selector_is_patched_again(standin, monkeypatch, generation, cached, install):
+    fastvideo = standin(generation, cached=cached, install=install)
+    monkeypatch.setenv("FASTVIDEO_ATTENTION_BACKEND", "FLASHINFER")
+    for _ in range(2):
+        importlib.reload(fastvideo.selector)
+        assert served_by(fastvideo) == "batten"
+    importlib.reload(fastvideo.layer)  # what it had is of the selector before
+    dense = tuple(fastvideo.platforms.AttentionBackendEnum[n] for n in ("FLASH_ATTN", "TORCH_SDPA"))
+
+    def of_layer():
+        cls = fastvideo.layer.LocalAttention(4, 64, torch.bfloat16, dense).backend_cls
+        return cls if isinstance(cls, str) else cls.__module__
+
+    assert of_layer() == "batten.fastvideo.backend"
+    batten.fastvideo.uninstall()
+    assert served_by(fastvideo) == of_layer() == "automatic"
+    importlib.reload(fastvideo.selector)
+    assert served_by(fastvideo) == "automatic"
 
 
 def test_the_further_member_is_like_the_others(standin):
@@ -267,8 +320,9 @@ def test_unknown_backends_are_errors_with_the_valid_names(variables, message):
 
 def test_install_with_a_backend(monkeypatch):
     monkeypatch.setenv("BATTEN_FASTVIDEO", "0")
-    with pytest.raises(batten.InvalidArgument, match="BATTEN_FASTVIDEO=nope: unknown"):
-        batten.fastvideo.install("nope")
+    for wrong in ("nope", "", "0", " "):
+        with pytest.raises(batten.InvalidArgument):
+            batten.fastvideo.install(wrong)
     assert os.environ["BATTEN_FASTVIDEO"] == "0"
     try:
         batten.fastvideo.install("auto")
@@ -321,6 +375,12 @@ def test_the_hook_imports_nothing_until_it_is_asked_for(environment):
             run(python, "-c", LOADED, FASTVIDEO_ATTENTION_BACKEND="SAGE_ATTN").strip() == "[] False"
         )
         assert run(python, "-c", LOADED, BATTEN_FASTVIDEO="1").strip() == f"['{MODULE}'] False"
+        for broken in ("", "def arm(:", "raise OSError('no')", "import nothing_of_this_name"):
+            (site / f"{MODULE}.py").write_text(broken)
+            assert run(python, "-c", "print(1)") == "1\n"
+            said = run(python, "-c", "print(1)", BATTEN_FASTVIDEO="1")
+            assert "Traceback" not in said and said.count("\n") <= 2
+            assert ("the hook of FastVideo is broken" in said) != ("nothing_of" in broken)
         (site / f"{MODULE}.py").unlink()  # half deleted: no interpreter may fail or complain for it
         assert run(python, "-c", LOADED, BATTEN_FASTVIDEO="1").strip() == "[] False"
     finally:
@@ -340,6 +400,24 @@ def test_the_hook_without_batten(tmp_path):
     assert "cannot be imported" in text and "unset the variables, or delete" in text
 
 
+@pytest.mark.parametrize(
+    "variables, said",
+    [
+        ({}, "no, neither variable asks for it"),
+        ({"BATTEN_FASTVIDEO": "0"}, "no, neither variable asks for it"),
+        ({"BATTEN_FASTVIDEO": "1"}, "no, though a variable asks for it"),
+        ({"FASTVIDEO_ATTENTION_BACKEND": "FLASHINFER"}, "no, though a variable asks for it"),
+    ],
+)
+def test_status_of_another_directory(tmp_path, capsys, monkeypatch, variables, said):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    main(["enable", "--site-dir", str(tmp_path)])
+    assert main(["status", "--site-dir", str(tmp_path)]) == 0
+    assert f"active in this interpreter: {said}" in capsys.readouterr().out
+
+
 def test_enable_status_disable(tmp_path, capsys):
     assert main(["status", "--site-dir", str(tmp_path)]) == 1
     assert main(["enable", "--site-dir", str(tmp_path)]) == 0
@@ -354,5 +432,11 @@ def test_enable_status_disable(tmp_path, capsys):
     assert main(["disable", "--site-dir", str(tmp_path)]) == 0
     assert "was not enabled" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+    assert main(["disable", "--site-dir", str(tmp_path / "missing")]) == 2
+    assert "is no directory" in capsys.readouterr().err
+    (tmp_path / PTH).mkdir()  # in the way of the second file
+    (tmp_path / PTH / "x").touch()
+    assert main(["enable", "--site-dir", str(tmp_path)]) == 2
+    assert not list(tmp_path.glob("*.tmp"))
     assert main(["enable", "--site-dir", str(tmp_path / "missing")]) == 2
     assert "--site-dir" in capsys.readouterr().err

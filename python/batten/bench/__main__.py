@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import json
 import math
 import os
 import platform
+import signal
 import statistics
 import sys
-from pathlib import Path
+import threading
 from typing import Any
 
+from batten.bench.output import Output
+
 USAGE, UNAVAILABLE, WRONG = 2, 4, 5
+INTERRUPTED, TERMINATED, CLOSED = 130, 143, 141
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark; returns the exit status."""
+    try:
+        with _terminable():
+            status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain of it once more when it flushes at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
+    except Terminated:
+        return _failed("terminated", TERMINATED)
+    except KeyboardInterrupt:
+        return _failed("interrupted", INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _terminable():
+    """Has SIGTERM unwind the stack as Ctrl-C does, in the main thread."""
+
+    def terminate(*_):
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: list[str] | None) -> int:
     from batten.bench import options as options_module
 
     options = options_module.parse(arguments)
@@ -27,12 +69,22 @@ def main(arguments: list[str] | None = None) -> int:
     import batten
 
     try:
+        output = Output(options.output)
         device = _device(torch, options)
-        return Bench(options, device, options_module.cases(options), _command(arguments)).run()
+        if device.type == "cpu" and options_module.shrink(options):
+            print(options_module.SHRUNK, flush=True)
+        bench = Bench(options, device, options_module.cases(options), _command(arguments), output)
+        return bench.run()
+    except BrokenPipeError:
+        raise
     except (batten.Error, OSError) as failure:
         return _failed(
             str(failure), USAGE if isinstance(failure, (OSError, ValueError)) else UNAVAILABLE
         )
+    except MemoryError:
+        return _failed("out of memory; take smaller sizes", USAGE)
+    except (RuntimeError, OverflowError) as failure:  # torch's: out of memory, an error of CUDA's
+        return _failed(str(failure).split("\n")[0], UNAVAILABLE)
 
 
 def _failed(message: str, status: int) -> int:
@@ -42,14 +94,18 @@ def _failed(message: str, status: int) -> int:
 
 def _command(arguments: list[str] | None) -> str:
     """How the benchmark was called, without where its file went."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    for name in ("--output", "-o"):
-        if name in words:
-            at = words.index(name)
-            del words[at : at + 2]
-    return " ".join(
-        ["python -m batten.bench", *(word for word in words if not word.startswith("--output="))]
-    )
+    kept = []
+    words = iter(sys.argv[1:] if arguments is None else arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if len(name) > 2 and "--output".startswith(name):  # also --out, as argparse takes it
+            if not equals:
+                next(words, None)
+        elif word == "-o":
+            next(words, None)
+        elif not word.startswith("-o"):
+            kept.append(word)
+    return " ".join(["python -m batten.bench", *kept])
 
 
 def _device(torch: Any, options: Any) -> Any:
@@ -84,7 +140,9 @@ def _device(torch: Any, options: Any) -> Any:
 class Bench:
     """One run over the grid."""
 
-    def __init__(self, options: Any, device: Any, cases: list, command: str) -> None:
+    def __init__(
+        self, options: Any, device: Any, cases: list, command: str, output: Output
+    ) -> None:
         from batten.bench import contenders
 
         self.options, self.device, self.cases, self.command = options, device, cases, command
@@ -93,40 +151,56 @@ class Bench:
         self.results: list[dict] = []
         self.skipped: list[dict] = []
         self.named = named
+        self.output = output
         self.wrong = False
 
     def run(self) -> int:
         """Measures and reports all shapes."""
-        output = Path(self.options.output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
-        partial.touch()  # whether the file can be written is known before the work
-        complete = False
+        for case in self.cases:
+            self._check_memory(case)
         try:
-            print(self._headline())
+            print(self._headline(), flush=True)
             for index, case in enumerate(self.cases):
                 self._measure(case, index)
-            complete = True
-        except KeyboardInterrupt:
-            print("\ninterrupted", file=sys.stderr)
-        finally:
-            self._save(partial, output, complete)
-        if not complete:
-            return 130
+        except BaseException as failure:
+            self._keep(quiet=isinstance(failure, BrokenPipeError))
+            raise
+        if self.results:
+            self.output.save(self._payload(True), True)
         self._summarise()
-        print(f"wrote {output}" if self.results else "nothing was measured, nothing was written")
+        print(
+            f"wrote {self.output.name}"
+            if self.results
+            else "nothing was measured, nothing was written"
+        )
         if self.wrong:
             return WRONG
         return UNAVAILABLE if not self.results or (self.named and self.skipped) else 0
 
-    def _save(self, partial: Path, output: Path, complete: bool) -> None:
-        if not self.results:  # an earlier file would be replaced by nothing
-            partial.unlink(missing_ok=True)
-            return
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump(self._payload(complete), file, indent=1)
-            file.write("\n")
-        os.replace(partial, output)
+    def _keep(self, quiet: bool) -> None:
+        """What was measured before the run broke off; it must not hide why it did."""
+        with contextlib.suppress(OSError):
+            where = self.output.save(self._payload(False), False) if self.results else None
+            if where is not None and not quiet:
+                print(f"what was measured is in {where}", file=sys.stderr)
+
+    def _check_memory(self, case: tuple[int, int, int]) -> None:
+        import torch
+
+        import batten
+
+        o = self.options
+        batch, sq, skv = case
+        rows = 2 * sq * o.num_heads + 2 * skv * o.num_kv_heads
+        size = 2 * batch * rows * o.head_size * getattr(torch, o.dtype).itemsize
+        size += skv * (2 * o.head_size + 2 * 256) * 8  # the float64 reference of one head
+        free = _free_memory(self.device)
+        if free is not None and size > free:
+            raise batten.InvalidArgument(
+                f"batch {batch}, query length {sq}, key length {skv}: needs "
+                f"{size / 2**30:.3g} GiB, of which {self.device} has {free / 2**30:.3g} GiB free; "
+                "take smaller sizes"
+            )
 
     def _payload(self, complete: bool) -> dict:
         o = self.options
@@ -333,6 +407,19 @@ class Bench:
                 ]
                 if ratios:
                     print(f"{name}: {min(ratios):.3f}x to {max(ratios):.3f}x as fast as {first}")
+
+
+def _free_memory(device: Any) -> int | None:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo", encoding="utf-8") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def _environment(device: Any) -> dict:

@@ -10,6 +10,18 @@ Times batten's backends in one process, on the same tensors and in turns: the ra
 (batten.attention), through the torch op (torch.ops.batten.attention) and through FastVideo's layer
 (batten.fastvideo), with what the wrappers add in percent. Each is checked against float64 first.
 """
+# What is measured on the CPU unless sizes are given: the published grid takes many minutes there.
+SMALL = {
+    "batch_size": [1, 2],
+    "query_length": [64, 256],
+    "kv_length": [512],
+    "warmups": 3,
+    "repeats": 20,
+}
+SHRUNK = (
+    "on the CPU: a small grid (batch 1 2, query length 64 256, key length 512); give --batch-size, "
+    "--query-length or --kv-length for another"
+)
 FORMS = ("raw", "op", "fastvideo", "core")
 PEERS = ("torch:flash", "torch:cudnn", "torch:sdpa", "fa3")
 MAX_HEAD_SIZE = 256
@@ -93,11 +105,24 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="FILE",
         help="JSON file with all samples",
     )
-    options = parser.parse_args(arguments)
+    # What is still None afterwards was not given.
+    options = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(SMALL)))
+    options.given = {name for name in SMALL if getattr(options, name) is not None}
+    for name in set(SMALL) - options.given:
+        setattr(options, name, parser.get_default(name))
     problem = _problem(options)
     if problem:
         parser.error(problem)
     return options
+
+
+def shrink(options: argparse.Namespace) -> bool:
+    """Takes the small grid instead of the published one, unless sizes were given."""
+    if options.given & {"batch_size", "query_length", "kv_length"}:
+        return False
+    for name in set(SMALL) - options.given:
+        setattr(options, name, SMALL[name])
+    return True
 
 
 def _problem(options: argparse.Namespace) -> str | None:
@@ -127,6 +152,8 @@ def _problem(options: argparse.Namespace) -> str | None:
             "--causal: --query-length and --kv-length must list the same lengths, of which equal "
             "pairs are run"
         )
+    if not options.output:
+        return "--output: expected a file's name"
     for name, values in (("--backends", options.backends or []), ("--forms", options.forms)):
         if len(set(values)) != len(values):
             return f"{name}: one is named twice"

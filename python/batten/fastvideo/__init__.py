@@ -36,11 +36,11 @@ def install(backend: str | None = None) -> None:
        name. Raises InvalidArgument for an unknown one.
     """
     if backend is not None:
-        _settings.choice({_settings.TAKE_OVER: backend})
+        _settings.check_name(backend)
         os.environ[_settings.TAKE_OVER] = backend
+    _hook.arm()  # also where FastVideo is here already: its module may be reloaded
     selector = sys.modules.get("fastvideo.attention.selector")
     if selector is None:
-        _hook.arm()
         return
     from batten.fastvideo import _selector
 

@@ -14,13 +14,18 @@ from pathlib import Path
 MODULE = "_batten_fastvideo_hook"
 PTH = "batten_fastvideo.pth"
 # One line, as .pth files need: nothing is imported but where a variable asks for it, and nothing
-# can be raised.
+# is raised: a broken module costs one line, a deleted one nothing. In a virtual environment a .pth
+# file is read twice.
 LINE = (
     'import os; exec("try:\\n'
     " if os.environ.get('BATTEN_FASTVIDEO', '').strip() not in ('', '0') or "
     "os.environ.get('FASTVIDEO_ATTENTION_BACKEND', '').strip().upper() == 'FLASHINFER':\\n  "
     f"import {MODULE}; {MODULE}.arm()\\n"
-    'except ImportError: pass")\n'
+    "except ImportError: pass\\n"
+    "except Exception as error:\\n import sys\\n"
+    " if not hasattr(sys, '_batten_said'): sys._batten_said = print('batten: the hook of FastVideo "
+    "is broken (' + repr(error) + '); run python -m batten.fastvideo enable or disable', "
+    'file=sys.stderr)")\n'
 )
 
 
@@ -49,13 +54,24 @@ def main(arguments=None):
         return 2
 
 
+def asked(environ=os.environ):
+    """Whether a variable asks for batten: the test that LINE makes."""
+    return (
+        environ.get("BATTEN_FASTVIDEO", "").strip() not in ("", "0")
+        or environ.get("FASTVIDEO_ATTENTION_BACKEND", "").strip().upper() == "FLASHINFER"
+    )
+
+
 def enable(site_dir):
     """Writes the hook, its module before the line that imports it."""
     source = Path(__file__).with_name("_hook.py").read_text(encoding="utf-8")
     for name, text in ((f"{MODULE}.py", source), (PTH, LINE)):
         temporary = site_dir / f"{name}.{os.getpid()}.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(site_dir / name)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(site_dir / name)
+        finally:
+            temporary.unlink(missing_ok=True)
     print(
         f"enabled: {site_dir / PTH}\nSet FASTVIDEO_ATTENTION_BACKEND=FLASHINFER or "
         "BATTEN_FASTVIDEO=1 to use it."
@@ -65,7 +81,9 @@ def enable(site_dir):
 
 def disable(site_dir):
     """Deletes what enable() wrote, the line before the module that it imports."""
-    gone = [path for path in (site_dir / PTH, site_dir / f"{MODULE}.py") if path.exists()]
+    if not site_dir.is_dir():
+        raise NotADirectoryError(f"{site_dir} is no directory")
+    gone = [path for path in (site_dir / PTH, site_dir / f"{MODULE}.py") if os.path.lexists(path)]
     for path in gone:
         path.unlink()
     print(f"disabled: {site_dir / PTH}" if gone else f"was not enabled in {site_dir}")
@@ -78,18 +96,24 @@ def status(site_dir):
     if not (pth.exists() and module.exists()):
         print(f"not enabled in {site_dir}; python -m batten.fastvideo enable")
         return 1
-    source = Path(__file__).with_name("_hook.py").read_text(encoding="utf-8")
-    current = (
-        module.read_text(encoding="utf-8") == source and pth.read_text(encoding="utf-8") == LINE
-    )
+    source = Path(__file__).with_name("_hook.py").read_bytes()
+    current = module.read_bytes() == source and pth.read_bytes() == LINE.encode()
     print(
         f"enabled: {pth}" + ("" if current else " (by another version of batten; enable it again)")
     )
-    print(
-        "active in this interpreter: "
-        f"{'yes' if MODULE in sys.modules else 'no, neither variable asks for it'}"
-    )
+    print(f"active in this interpreter: {_activity(module)}")
     return 0
+
+
+def _activity(module):
+    loaded = getattr(sys.modules.get(MODULE), "__file__", None)
+    if loaded is not None and Path(loaded).resolve() == module.resolve():
+        return "yes"
+    if not asked():
+        return "no, neither variable asks for it"
+    if loaded is not None:
+        return f"no, another directory's is: {loaded}"
+    return f"no, though a variable asks for it: {sys.executable} does not read that directory"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 
-from batten import InvalidArgument
 from batten.fastvideo import _settings
 
 logger = logging.getLogger("batten.fastvideo")
@@ -48,11 +47,14 @@ def patch(selector):
 
 
 def unpatch(selector):
-    """Takes patch() back for layers constructed from now on."""
-    for name in _FUNCTIONS:
-        routed = getattr(selector, name, None)
-        if hasattr(routed, _MARK):
-            _replace(selector, name, routed, getattr(routed, _MARK))
+    """Takes patch() back for layers constructed from now on, also where a function was imported by
+    name before the selector was reloaded."""
+    for module_name, module in [(selector.__name__, selector), *sys.modules.items()]:
+        if module is selector or module_name.startswith("fastvideo."):
+            for name in _FUNCTIONS:
+                routed = getattr(module, name, None)
+                if hasattr(routed, _MARK):
+                    setattr(module, name, getattr(routed, _MARK))
 
 
 def _function_of(selector):
@@ -151,11 +153,13 @@ class _Router:
 
     def _leave(self, component, why):
         """False, and a line that says so once."""
-        line = f"batten: {component or 'layer'} left to FastVideo's own choice: {why}"
+        self._say(f"batten: {component or 'layer'} left to FastVideo's own choice: {why}")
+        return False
+
+    def _say(self, line):
         if line not in self._said:
             self._said.add(line)
             logger.warning(line)
-        return False
 
     def _wanted(self, layer):
         """The member that was asked for: by the call, the process or the environment, else by the
@@ -171,11 +175,12 @@ class _Router:
             if reads_environment
             else layer.get("env_backend")
         )
-        if named is not None:
-            if named not in enum.__members__:
-                raise InvalidArgument(
-                    f"{_settings.ATTENTION_BACKEND}={named}: unknown; expected one of "
-                    f"{', '.join(enum.__members__)}"
-                )
+        if named in enum.__members__:
             return enum[named]
+        if named is not None and named.strip():
+            self._say(
+                f"batten: {_settings.ATTENTION_BACKEND}={named!r} is no name that FastVideo knows, "
+                f"and counts as unset, as in FastVideo; expected one of "
+                f"{', '.join(enum.__members__)}"
+            )
         return layer.get("default_backend")

@@ -28,16 +28,16 @@ def takes_over(environ=os.environ):
 
 def choice(environ=os.environ):
     """The backend for layers that batten serves. Raises InvalidArgument, with the valid names, for
-    an unknown one."""
+    an unknown one in any of its variables, also where another variable decides."""
     named = environ.get(TAKE_OVER, "").strip()
-    if named not in ("", "0", "1"):
-        return Choice(
-            _known(TAKE_OVER, named, ("0", "1", "auto", *_backends())), f"{TAKE_OVER}={named}"
-        )
     prefill = environ.get(PREFILL_BACKEND, "").strip()
-    if prefill:  # checked even where another variable decides: a typo is a mistake anywhere
-        _known(PREFILL_BACKEND, prefill, PREFILL_BACKENDS)
     general = environ.get("BATTEN_BACKEND", "").strip()
+    names = ("auto", *_backends())
+    _known(TAKE_OVER, named, ("0", "1", *names))
+    _known(PREFILL_BACKEND, prefill, PREFILL_BACKENDS)
+    _known("BATTEN_BACKEND", general, names)
+    if named not in ("", "0", "1"):
+        return Choice(named, f"{TAKE_OVER}={named}")
     if general:
         return Choice(general, f"BATTEN_BACKEND={general}")
     if prefill and (named != "1" or environ.get(ATTENTION_BACKEND) == MEMBER):
@@ -47,13 +47,21 @@ def choice(environ=os.environ):
     return Choice("single", f"{MEMBER} without {PREFILL_BACKEND}")
 
 
+def check_name(backend):
+    """Raises InvalidArgument unless this is "auto" or a backend's name."""
+    if _known(TAKE_OVER, str(backend).strip(), ("auto", *_backends())) == "":
+        raise batten.InvalidArgument("backend='': expected \"auto\" or a backend's name")
+
+
 def _backends():
     return [backend["name"] for backend in batten.info()["backends"]]
 
 
 def _known(variable, value, names):
-    """The value, if its part before a colon (which names a form) is one of the names."""
-    if value.split(":")[0] not in names:
+    """The value, if it is blank, or its part before a colon, which names a form, is one of the
+    names. 0 and 1 are no backends and have no forms."""
+    name = value.split(":")[0]
+    if value and (name not in names or (name in ("0", "1") and name != value)):
         raise batten.InvalidArgument(
             f"{variable}={value}: unknown; expected one of {', '.join(names)}"
         )

@@ -10,7 +10,7 @@ import torch
 
 import batten
 import batten.torch  # registers the op
-from batten._masks import LengthsCache
+from batten._masks import LengthsCache, is_real, key_lengths, refuse_capture
 from batten._torch_calls import refuse_gradient
 from batten.fastvideo import _settings
 
@@ -113,6 +113,13 @@ class BattenImpl:
             ) from None
         _layers.append(weakref.ref(self))
 
+    def __getstate__(self):
+        return {**self.__dict__, "receipt": None}  # a copy has not run
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        _layers.append(weakref.ref(self))
+
     def preprocess_qkv(self, qkv, attn_metadata):
         return qkv
 
@@ -121,7 +128,7 @@ class BattenImpl:
 
     def forward(self, query, key, value, attn_metadata=None, *gate):
         """query: [B, Sq, Hq, D]; key, value: [B, Skv, Hkv, D], of any strides with a contiguous
-        last dimension.
+        last dimension. float16, bfloat16 or float32; mixed ones are computed as float32 is.
 
         attn_metadata: None, or any object; its attn_mask (padding, see docs/fastvideo.md) and
         is_causal count. Returns [B, Sq, Hq, D] in the dtype of query. Raises Unsupported for sparse
@@ -137,7 +144,7 @@ class BattenImpl:
         if attn_metadata is not None:
             causal, lengths = self._from_metadata(attn_metadata, query, key)
         dtype = query.dtype
-        if dtype not in _HALF:
+        if dtype not in _HALF or key.dtype is not dtype or value.dtype is not dtype:
             query, key, value = _cast(query, key, value)
         refuse_gradient(query, key, value)
         # A masked key must be finite for TORCH_SDPA too, which multiplies it by 0.
@@ -151,7 +158,7 @@ class BattenImpl:
             self.backend,
             lengths is not None,
         )
-        if self.receipt is None and not torch.compiler.is_compiling():
+        if self.receipt is None and not torch.compiler.is_compiling() and is_real(out):
             self._note_first_call(out)
         return out if out.dtype is dtype else out.to(dtype)
 
@@ -173,7 +180,14 @@ class BattenImpl:
         if torch.compiler.is_compiling():
             lengths = torch.ops.batten_fastvideo.key_lengths(mask, batch, kv_rows)
         else:
-            lengths = _lengths.key_lengths(mask, batch, kv_rows, device=_HOST)
+            if not isinstance(mask, torch.Tensor):
+                raise batten.InvalidArgument(
+                    f"FastVideo layer {_named(self.prefix)}: attn_mask of type "
+                    f"{type(mask).__name__}, expected a torch tensor; torch.as_tensor() makes one"
+                )
+            lengths = _lengths.lengths(
+                mask, (batch, kv_rows), lambda: _read_mask(mask, batch, kv_rows)
+            )
         if self.causal and lengths is not None and query.shape[1] == kv_rows:
             # Positions of queries count from the first key, however few keys are valid.
             return "top_left", lengths
@@ -213,13 +227,20 @@ def describe(receipt):
     return f"{text} ({receipt.get('reason') or 'no reason given'})"
 
 
+def _read_mask(mask, batch, kv_rows):
+    refuse_capture(mask)
+    lengths = key_lengths(mask, batch, kv_rows)
+    return None if lengths is None else lengths.to(_HOST)
+
+
 @torch.library.custom_op("batten_fastvideo::key_lengths", mutates_args=())
 def _key_lengths_op(mask: torch.Tensor, batch: int, kv_rows: int) -> torch.Tensor:
-    """A mask's key lengths, int32 [batch] on the host, as one node of a compiled graph."""
-    lengths = _lengths.key_lengths(mask, batch, kv_rows, device=_HOST)
+    """A mask's key lengths, int32 [batch] on the host, as one node of a compiled graph. Read at
+    each call: compiled code reuses its buffers, and counts no writes to them."""
+    lengths = _read_mask(mask, batch, kv_rows)
     if lengths is None:
         return torch.full((batch,), kv_rows, dtype=torch.int32, device=_HOST)
-    return lengths.clone()
+    return lengths
 
 
 @_key_lengths_op.register_fake
@@ -267,14 +288,23 @@ def _served_dtype(dtype, device_type):
 
 
 def _cast(*tensors):
-    dtype = tensors[0].dtype
-    served = _served_dtype(dtype, tensors[0].device.type)
-    if dtype is served:
+    """Float32 and mixed tensors (Wan's normalised q and k beside its v) in what float32 is computed
+    in."""
+    dtypes = [tensor.dtype for tensor in tensors]
+    if any(dtype not in _HALF and dtype is not torch.float32 for dtype in dtypes):
+        raise batten.InvalidArgument(
+            f"query, key and value of {', '.join(map(str, dtypes))}: expected float16, bfloat16 or "
+            "float32; cast them first"
+        )
+    served = _served_dtype(torch.float32, tensors[0].device.type)
+    if all(dtype is served for dtype in dtypes):
         return tensors
-    if not torch.compiler.is_compiling() and dtype not in _said:
-        _said.add(dtype)
+    if not torch.compiler.is_compiling() and "cast" not in _said:
+        _said.add("cast")
         logger.warning(
-            "batten: %s inputs are computed in %s and the output is cast back", dtype, served
+            "batten: inputs of %s are computed in %s and the output is cast back",
+            ", ".join(map(str, dict.fromkeys(dtypes))),
+            served,
         )
     return tuple(tensor.to(served) for tensor in tensors)
 
