@@ -105,7 +105,7 @@ def attention_packed(
        the host (checked) or on the device (clamped; then max_q and max_kv, upper bounds of the
        lengths, must be given).
     q_lengths, kv_lengths: integers [B], where samples are shorter than their room; what lies in the
-       gaps is neither read nor written.
+       gaps is neither read nor written: without `out`, rows that no sample covers hold anything.
     The rest is as in attention().
     """
     if offsets_q is None or offsets_kv is None:

@@ -418,6 +418,14 @@ def test_status_of_another_directory(tmp_path, capsys, monkeypatch, variables, s
     assert f"active in this interpreter: {said}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_enable_and_status_say_if_fastvideo_is_missing(tmp_path, capsys, monkeypatch, there):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if there else None)
+    for command in ("enable", "status"):
+        assert main([command, "--site-dir", str(tmp_path)]) == 0
+        assert ("FastVideo is not installed" in capsys.readouterr().out) is not there
+
+
 def test_enable_status_disable(tmp_path, capsys):
     assert main(["status", "--site-dir", str(tmp_path)]) == 1
     assert main(["enable", "--site-dir", str(tmp_path)]) == 0

@@ -6,6 +6,7 @@ Without the variables BATTEN_FASTVIDEO and FASTVIDEO_ATTENTION_BACKEND=FLASHINFE
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -76,7 +77,13 @@ def enable(site_dir):
         f"enabled: {site_dir / PTH}\nSet FASTVIDEO_ATTENTION_BACKEND=FLASHINFER or "
         "BATTEN_FASTVIDEO=1 to use it."
     )
+    _say_if_missing()
     return 0
+
+
+def _say_if_missing():
+    if importlib.util.find_spec("fastvideo") is None:
+        print(f"note: FastVideo is not installed for {sys.executable}")
 
 
 def disable(site_dir):
@@ -102,6 +109,7 @@ def status(site_dir):
         f"enabled: {pth}" + ("" if current else " (by another version of batten; enable it again)")
     )
     print(f"active in this interpreter: {_activity(module)}")
+    _say_if_missing()
     return 0
 
 
