@@ -21,6 +21,10 @@ struct Availability {
   std::string library;  // version and place of the library it stands on, or ""
 };
 
+// The answer of a backend that needs a GPU where the device is none, or is not there; nothing where
+// it is. `kernels` begins the sentence: "FlashInfer's kernels".
+std::optional<Availability> without_gpu(Device device, std::string_view kernels);
+
 // The static part of a receipt, fixed when the plan is built.
 struct PlanInfo {
   std::string form = "dense";  // "dense", "packed" or "lengths"

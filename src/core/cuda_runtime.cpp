@@ -18,6 +18,17 @@ void check_cuda(int error, const char* what) {
        "{}: CUDA reported {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
+RelaxedCapture::RelaxedCapture() {
+  auto mode = cudaStreamCaptureModeRelaxed;
+  check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  previous_ = mode;
+}
+
+RelaxedCapture::~RelaxedCapture() {
+  auto mode = static_cast<cudaStreamCaptureMode>(previous_);
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
 namespace {
 
 class CudaRuntime final : public DeviceRuntime {

@@ -13,4 +13,17 @@ DeviceRuntime& cuda_runtime();
 void check_cuda(int error, const char* what);
 #endif
 
+// For its lifetime this thread may do what a stream capture, its own or another thread's, would
+// forbid: allocate, make streams. Nothing of it is captured.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int previous_;  // cudaStreamCaptureMode
+};
+
 }  // namespace batten::impl

@@ -26,11 +26,8 @@ class CudnnBackend final : public Backend {
   std::vector<std::string> forms() const override { return {"dense", "packed", "lengths"}; }
 
   Availability availability(Device device) const override {
-    if (device.is_cpu()) return {false, kNeedsCuda, "choose a CUDA device", {}};
+    if (auto absent = without_gpu(device, "cuDNN's kernels")) return *absent;
     const DeviceRuntime& runtime = device_runtime();
-    if (runtime.device_count() == 0) {
-      return {false, runtime.why_unavailable(), "install an NVIDIA GPU and its driver", {}};
-    }
     const DeviceProperties& properties = runtime.properties(device.index);
     if (properties.arch() < kOldestArch) {
       return {false,

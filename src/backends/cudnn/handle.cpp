@@ -59,12 +59,9 @@ class ThreadHandles {
       }
     }
     // A thread's first call may be in a capture; creating a handle allocates.
-    auto mode = cudaStreamCaptureModeRelaxed;
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+    const RelaxedCapture relaxed;
     cudnnHandle_t handle = nullptr;
-    const cudnnStatus_t status = cudnnCreate(&handle);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    check(status, "creating a handle");
+    check(cudnnCreate(&handle), "creating a handle");
     return handle;
   }
 
@@ -84,9 +81,6 @@ void set_stream(void* handle, Stream stream) {
 }
 
 BuildScope::BuildScope(void* handle) : handle_(handle) {
-  auto mode = cudaStreamCaptureModeRelaxed;
-  check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-  previous_mode_ = mode;
   cudaStream_t stream = nullptr;
   try {
     // Not a blocking stream: a capture on one would forbid the default stream to every thread.
@@ -95,7 +89,6 @@ BuildScope::BuildScope(void* handle) : handle_(handle) {
     set_stream(handle_, stream_);
   } catch (...) {
     if (stream != nullptr) (void)cudaStreamDestroy(stream);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
     throw;
   }
 }
@@ -103,8 +96,6 @@ BuildScope::BuildScope(void* handle) : handle_(handle) {
 BuildScope::~BuildScope() {
   (void)cudnnSetStream(static_cast<cudnnHandle_t>(handle_), nullptr);
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream_));
-  auto mode = static_cast<cudaStreamCaptureMode>(previous_mode_);
-  (void)cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
 }  // namespace batten::impl::cudnn

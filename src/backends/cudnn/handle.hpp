@@ -1,6 +1,7 @@
 // cuDNN handles: one a thread and device, as cuDNN asks.
 #pragma once
 
+#include "core/cuda_runtime.hpp"
 #include "core/device.hpp"
 
 namespace batten::impl::cudnn {
@@ -23,9 +24,9 @@ class BuildScope {
   BuildScope& operator=(const BuildScope&) = delete;
 
  private:
+  RelaxedCapture relaxed_;
   void* handle_;
   Stream stream_ = nullptr;
-  int previous_mode_;
 };
 
 }  // namespace batten::impl::cudnn

@@ -15,21 +15,8 @@ class Native final : public Backend {
   std::vector<std::string> forms() const override { return native::forms(); }
 
   Availability availability(Device device) const override {
-    const DeviceRuntime& runtime = device_runtime();
-    if (device.is_cpu()) {
-      return {.available = false,
-              .reason = "its kernels need a GPU",
-              .remedy = "use a cuda device, or the cpu backend",
-              .library = {}};
-    }
-    if (device.index < 0 || device.index >= runtime.device_count()) {
-      return {.available = false,
-              .reason = runtime.device_count() == 0 ? runtime.why_unavailable()
-                                                    : fmt::format("there is no {}", device.str()),
-              .remedy = "run where an NVIDIA GPU and its driver are",
-              .library = {}};
-    }
-    const DeviceProperties& properties = runtime.properties(device.index);
+    if (auto absent = without_gpu(device, "its kernels")) return *absent;
+    const DeviceProperties& properties = device_runtime().properties(device.index);
     if (properties.arch() != 90) {
       return {.available = false,
               .reason = fmt::format("{} is sm{}; its kernels are for sm90", properties.name,

@@ -47,16 +47,19 @@ Counts next_counts(int device) {
   const std::lock_guard lock(mutex);
   Pool& pool = pools[device];
   if (pool.first.host == nullptr) {
-    // Another thread's capture forbids allocations that it could not replay; these are not its.
-    auto mode = cudaStreamCaptureModeRelaxed;
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "native: capture mode");
+    const RelaxedCapture relaxed;
     constexpr std::size_t kBytes = kCounts * sizeof(RedoCounts);
     void *of_device = nullptr, *of_host = nullptr;
     check_cuda(cudaMalloc(&of_device, kBytes), "native: cudaMalloc");
-    check_cuda(cudaMemset(of_device, 0, kBytes), "native: cudaMemset");
+    // Not on the default stream: it waits for streams that someone may be capturing.
+    cudaStream_t stream = nullptr;
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+               "native: cudaStreamCreate");
+    check_cuda(cudaMemsetAsync(of_device, 0, kBytes, stream), "native: cudaMemsetAsync");
+    check_cuda(cudaStreamSynchronize(stream), "native: cudaStreamSynchronize");
+    check_cuda(cudaStreamDestroy(stream), "native: cudaStreamDestroy");
     check_cuda(cudaHostAlloc(&of_host, kBytes, cudaHostAllocMapped | cudaHostAllocPortable),
                "native: cudaHostAlloc");
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
     pool.first = {static_cast<RedoCounts*>(of_device), static_cast<RedoCounts*>(of_host)};
     std::uninitialized_default_construct_n(pool.first.host, kCounts);
   }
