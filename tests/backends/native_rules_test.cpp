@@ -127,6 +127,7 @@ TEST(NativeRules, TheWidthWastesLeast) {
   EXPECT_EQ(block_keys(problem, shape_of(128, 256), ""), 128);
   EXPECT_EQ(block_keys(problem, shape_of(128, 512), ""), 128);
   EXPECT_EQ(block_keys(problem, shape_of(128, 4097), ""), 128);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 16384), ""), 144);
   EXPECT_EQ(block_keys(problem, shape_of(128, 512), "128x144"), 144);
   EXPECT_EQ(block_keys(problem, shape_of(128, 257), "128x128"), 128);
   // A sample's bits must not depend on the longest of its batch.

@@ -15,7 +15,8 @@ SKIPPED = 77
 FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
 # Policy<element, head dim, keys of a block, ...> as C++ mangles it.
 POLICY = re.compile(r"forwardINS\d+_6PolicyI(13__nv_bfloat16|6__half)Li(\d+)ELi(\d+)E")
-PRODUCT = re.compile(r"\bHGMMA\.(64x\d+x16)\.F32(\.BF16)?(?![\w.])")
+# Shape, format, whether the left operand is in registers, whether the right one lies along N.
+PRODUCT = re.compile(r"\bHGMMA\.(64x\d+x16)\.F32(\.BF16)? R\d+, (R\d+, )?gdesc\[UR\d+\](\.tnspB)?(?=[, ])")
 ANY_PRODUCT = re.compile(r"\b[A-Z]?GMMA\.[\w.]*|\bHMMA[\w.]*")
 LOCAL = re.compile(r"\b(LDL|STL)\b")
 REGISTERS = ("USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL")
@@ -27,26 +28,32 @@ def kernels(text):
     return [(name, code) for name, code in zip(parts[1::2], parts[2::2]) if POLICY.search(name)]
 
 
+def described(product):
+    shape, from_registers, along_n = product
+    return f"{shape}, left operand in {'registers' if from_registers else 'shared memory'}, {'values' if along_n else 'keys'}"
+
+
 def faults(name, code):
     """What is wrong with a kernel, one line each."""
     element, head_dim, keys = POLICY.search(name).groups()
     head_dim, keys = int(head_dim), int(keys)
     suffix = ".BF16" if "bfloat16" in element else ""
+    # Queries move to registers up to head dim 128; weights are always there.
+    scores, values = f"64x{keys}x16", f"64x{head_dim}x16"
+    asked = {(scores, head_dim <= 128, False): head_dim // 16, (values, True, True): keys // 16}
     counts = {}
-    for shape, kind in PRODUCT.findall(code):
+    for shape, kind, from_registers, along_n in PRODUCT.findall(code):
         if kind != suffix:
             yield f"a product of another format: {shape}.F32{kind}"
-        counts[shape] = counts.get(shape, 0) + 1
+        product = (shape, bool(from_registers), bool(along_n))
+        counts[product] = counts.get(product, 0) + 1
     if len(ANY_PRODUCT.findall(code)) != sum(counts.values()):
         yield f"products of another kind: {sorted(set(ANY_PRODUCT.findall(code)))}"
-    scores, values = f"64x{keys}x16", f"64x{head_dim}x16"
-    for shape in counts.keys() - {scores, values}:
-        yield f"products of a shape that nobody asked for: {shape}"
-    least = {scores: head_dim // 16}
-    least[values] = least.get(values, 0) + keys // 16
-    for shape, count in least.items():
-        if counts.get(shape, 0) < count:
-            yield f"{counts.get(shape, 0)} products of {shape}, at least {count} make a step"
+    for product in counts.keys() - asked.keys():
+        yield f"products that nobody asked for: {described(product)}"
+    for product, count in asked.items():
+        if counts.get(product, 0) < count:
+            yield f"{counts.get(product, 0)} products of {described(product)}, at least {count} make a step"
     if LOCAL.search(code):
         yield f"{len(LOCAL.findall(code))} accesses to local memory"
     for instruction in REGISTERS:
@@ -56,11 +63,16 @@ def faults(name, code):
 
 def check_the_check():
     name = "_ZN1forwardINS2_6PolicyI13__nv_bfloat16Li64ELi32ELb1EEEEEv"
-    good = ("HGMMA.64x32x16.F32.BF16 R24, gdesc[UR8] ;\n" * 4 + "HGMMA.64x64x16.F32.BF16 R24 ;\n" * 2 +
-            "\n".join(REGISTERS))
+    good = ("HGMMA.64x32x16.F32.BF16 R24, R4, gdesc[UR8], R24 ;\n" * 4 +
+            "HGMMA.64x64x16.F32.BF16 R24, R8, gdesc[UR8].tnspB, R24, gsb0 ;\n" * 2 + "\n".join(REGISTERS))
     assert kernels(f"  Function : other\nNOP\n  Function : {name}\n{good}") == [(name, "\n" + good)]
     assert list(faults(name, good)) == []
-    for bad in (good.replace("F32.BF16", "F32", 1), good.replace("64x32", "64x16", 1),
+    wide = name.replace("Li64E", "Li256E")
+    shared = (good.replace("R24, R4, gdesc", "R24, gdesc").replace("64x64", "64x256") +
+              "\nHGMMA.64x32x16.F32.BF16 R24, gdesc[UR8], R24 ;" * 12)
+    assert list(faults(wide, shared)) == []
+    assert list(faults(wide, shared.replace("R24, gdesc", "R24, R4, gdesc", 1)))
+    for bad in (good.replace("R24, R4, gdesc", "R24, gdesc", 1), good.replace(".tnspB", "", 1), good.replace("F32.BF16", "F32", 1), good.replace("64x32", "64x16", 1),
                 good + "\nLDL.64 R2, [R1] ;", good + "\nHMMA.16816.F32 R2 ;",
                 good.replace(REGISTERS[0], "")):
         assert list(faults(name, bad)), bad

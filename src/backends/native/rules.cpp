@@ -17,8 +17,9 @@ constexpr std::int64_t kTileLimit = std::int64_t{1} << 30;
 constexpr int kNarrow = 128;
 constexpr int kWide = 144;
 constexpr int kNarrowest = 80;  // what head dim 256 has room for
-// Beyond this the last block's waste is below what a narrower block gains.
-constexpr std::int64_t kMostKeysForWide = 1024;
+// Up to here the last block's waste decides the width; from there on a wide block's fewer steps.
+constexpr std::int64_t kMostKeysForFit = 1024;
+constexpr std::int64_t kLeastKeysForWide = 8192;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
@@ -123,7 +124,8 @@ int block_keys(const Problem& problem, const Shape& shape, const std::string& fo
   if (form == fmt::format("128x{}", kWide)) return kWide;
   if (form == fmt::format("128x{}", kNarrow)) return kNarrow;
   // The width by the longest sample would make a sample's bits depend on the others.
-  if (problem.batch_invariant || shape.max_kv > kMostKeysForWide) return kNarrow;
+  if (problem.batch_invariant) return kNarrow;
+  if (shape.max_kv > kMostKeysForFit) return shape.max_kv < kLeastKeysForWide ? kNarrow : kWide;
   return rounded_up(shape.max_kv, kWide) < rounded_up(shape.max_kv, kNarrow) ? kWide : kNarrow;
 }
 

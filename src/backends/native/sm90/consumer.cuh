@@ -32,12 +32,13 @@ class Consumer {
     TileRecord tile;
     if (next_tile(tile)) {
       begin(tile);
-      while (advance<1>() && advance<0>()) {
+#pragma unroll 1
+      while (advance()) {
       }
       drain();
     }
-    if (group_ == 0) take_turn();                    // group 1's last pass
-    release(shared_.empty_q[query_stage_][group_]);  // where it said that there are no more
+    if (group_ == 0) take_turn();  // group 1's last pass
+    release_queries();             // where it said that there are no more
   }
 
   // The tiles of SharedMemory::redo with online softmax, one product after the other.
@@ -118,13 +119,45 @@ class Consumer {
     return ended;
   }
 
-  // Waits for the next tile in which there is something to compute; false: there is none.
+  // Waits for the next tile in which there is something to compute; false: there is none. Its
+  // queries move to registers: the products of a tile read them as often as there are blocks.
   __device__ __forceinline__ bool next_tile(TileRecord& tile) {
-    query_stage_ = tiles_ % P::kQueryStages;
-    wait(shared_.full_q[query_stage_][group_], tiles_ / P::kQueryStages & 1);
+    const int stage = tiles_ % P::kQueryStages;
+    wait(shared_.full_q[stage][group_], tiles_ / P::kQueryStages & 1);
     ++tiles_;
-    tile = shared_.tile[query_stage_][group_];
+    tile = shared_.tile[stage][group_];
+    if constexpr (P::kQueriesInRegisters) {
+      if (tile.blocks > 0) load_queries(stage);
+      __syncwarp();
+      if (lane() == 0) arrive(shared_.empty_q[stage][group_]);
+    } else {
+      query_stage_ = stage;
+    }
     return tile.blocks > 0;
+  }
+
+  __device__ __forceinline__ void load_queries(int stage) {
+#pragma unroll
+    for (int i = 0; i < P::kHeadDim / 16; ++i) {
+      std::uint32_t blocks[4];
+      load_blocks(blocks, of_sixteen_columns(shared_.q[stage][group_], i));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) queries_[4 * i + j] = blocks[j];
+    }
+  }
+
+  // For queries that stay in shared memory: the last product that reads them is done.
+  __device__ __forceinline__ void release_queries() {
+    if constexpr (!P::kQueriesInRegisters) release(shared_.empty_q[query_stage_][group_]);
+  }
+
+  // Where this lane's row of four 8x8 blocks is: lanes 0-15 have the left eight columns of the i-th
+  // sixteen, the others the right, for the sixteen rows of the warp.
+  static __device__ __forceinline__ std::uint32_t of_sixteen_columns(
+      const typename SharedMemory<P>::Rows& rows, int i) {
+    const int row = warp() * P::kWarpRows + lane() % 16;
+    const int chunk = i % 4 * 2 + lane() / 16;  // of 16 bytes
+    return shared_address(rows.panel[i / 4]) + row * kPanelRowBytes + ((chunk ^ row % 8) << 4);
   }
 
   __device__ __forceinline__ static int visible_keys(const TileRecord& tile, int row) {
@@ -157,16 +190,20 @@ class Consumer {
   // scores_ = Q K^T of the block in a stage.
   __device__ __forceinline__ void issue_scores(int stage) {
     constexpr int kStepsPerPanel = kPanelColumns / 16;
-    const Operand q = here(operand_along_k(shared_.q[query_stage_][group_].panel[0]));
     const Operand k = here(operand_along_k(shared_.k[stage].panel[0]));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < P::kHeadDim / 16; ++i) {
       const int panel = i / kStepsPerPanel;
       const int step = i % kStepsPerPanel;
-      Wgmma<Element, P::kBlockKeys>::shared_shared(
-          scores_, q + panel * (P::kRowsPanelBytes >> 4) + step * kColumnStep,
-          k + panel * (P::kBlockPanelBytes >> 4) + step * kColumnStep, i > 0);
+      const Operand keys = k + panel * (P::kBlockPanelBytes >> 4) + step * kColumnStep;
+      if constexpr (P::kQueriesInRegisters) {
+        Wgmma<Element, P::kBlockKeys>::registers_along_k(scores_, queries_ + 4 * i, keys, i > 0);
+      } else {
+        const Operand q = here(operand_along_k(shared_.q[query_stage_][group_].panel[0]));
+        Wgmma<Element, P::kBlockKeys>::shared_shared(
+            scores_, q + panel * (P::kRowsPanelBytes >> 4) + step * kColumnStep, keys, i > 0);
+      }
     }
     wgmma_commit();
   }
@@ -177,8 +214,8 @@ class Consumer {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < P::kBlockKeys / 16; ++i) {
-      Wgmma<Element, P::kHeadDim>::registers_shared(out_, weights_ + 4 * i, v + i * kRowStep,
-                                                    accumulate || i > 0);
+      Wgmma<Element, P::kHeadDim>::registers_along_n(out_, weights_ + 4 * i, v + i * kRowStep,
+                                                     accumulate || i > 0);
     }
     wgmma_commit();
   }
@@ -195,7 +232,7 @@ class Consumer {
     wgmma_wait<0>();
     wgmma_arrived(scores_);
     release(shared_.empty_k[0]);
-    if (blocks_ == 1) release(shared_.empty_q[query_stage_][group_]);
+    if (blocks_ == 1) release_queries();
     if (first_masked_ == 0) mask_scores();
     set_reference();
     compute_weights();
@@ -210,18 +247,17 @@ class Consumer {
     first,  // of its tile; the values that come along are the last of the tile before
   };
 
-  // Takes in the next block of the stream, whose keys are in `stage`, and the values of the one
-  // before it, which are in the other. False when there is no next one.
-  template <int stage>
+  // Takes in the next block of the stream, and the values of the one before it. False when there is
+  // no next one.
   __device__ __forceinline__ bool advance() {
     TileRecord tile{};
     if (block_ < inner_) {
-      step<stage, Kind::inner>(tile);
+      step<Kind::inner>(tile);
     } else if (block_ < blocks_) {
-      step<stage, Kind::outer>(tile);
+      step<Kind::outer>(tile);
     } else {
       if (!next_tile(tile)) return false;
-      step<stage, Kind::first>(tile);
+      step<Kind::first>(tile);
     }
     return true;
   }
@@ -233,21 +269,25 @@ class Consumer {
     wait(shared_.full_v[stage], parity_of(count_ - 1));
     issue_values(stage, accumulate_);
     pass_turn();
+    flush_store();
     const Ended ended = end_of_tile();
     wgmma_wait<0>();
     wgmma_arrived(out_);
     release(shared_.empty_v[stage]);
     end_tile(ended);
+    flush_store();
   }
 
-  template <int stage, Kind kind>
+  template <Kind kind>
   __device__ __forceinline__ void step(const TileRecord& tile) {
+    const int stage = stage_of(count_);
     wait(shared_.full_k[stage], parity_of(count_));
     take_turn();
     issue_scores(stage);
     wait(shared_.full_v[1 - stage], parity_of(count_ - 1));
     issue_values(1 - stage, accumulate_);
     pass_turn();
+    flush_store();
 
     Ended ended{};
     if constexpr (kind == Kind::first) {
@@ -263,7 +303,7 @@ class Consumer {
       // values.
       wait(shared_.full_k[1 - stage], parity_of(count_ + 1));
     } else {
-      if (block_ + 1 == blocks_) release(shared_.empty_q[query_stage_][group_]);
+      if (block_ + 1 == blocks_) release_queries();
       if (block_ >= first_masked_) mask_scores();
       if constexpr (kind == Kind::first) set_reference();
       compute_weights();
@@ -373,7 +413,7 @@ class Consumer {
       wgmma_wait<0>();
       wgmma_arrived(scores_);
       release(shared_.empty_k[stage]);
-      if (block_ + 1 == blocks_) release(shared_.empty_q[query_stage_][group_]);
+      if (block_ + 1 == blocks_) release_queries();
       if (block_ >= first_masked_) mask_scores();
 
       float largest[2] = {-INFINITY, -INFINITY};
@@ -408,6 +448,7 @@ class Consumer {
       release(shared_.empty_v[stage]);
     }
     store(end_of_tile());
+    flush_store();
   }
 
   // Products of a weight of 0 and what is not finite would be NaN, and reach rows that do not see
@@ -426,8 +467,8 @@ class Consumer {
 
   // ---- output ---------------------------------------------------------------------------------
 
-  // Divides out_ by the sums and queues it on its way. False, to the whole warp, if something of it
-  // is not finite.
+  // Divides out_ by the sums and writes it, or leaves it where flush_store() finds it. False, to
+  // the whole warp, if something of it is not finite.
   __device__ __forceinline__ bool store(const Ended& ended) {
     bool finite = ended.finite;
     float zero = 0;  // NaN once something is not finite
@@ -469,34 +510,36 @@ class Consumer {
     // something.)
     cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
     __syncwarp();
-    // Lanes 0-15 give the addresses of the left eight columns of sixteen, the others of the right.
-    const int row = warp() * P::kWarpRows + lane() % 16;
 #pragma unroll
     for (int i = 0; i < P::kOutputs / 8; ++i) {
       const float* const o = out_ + 8 * i;
       const std::uint32_t blocks[4] = {pack<Element>(o[0], o[1]), pack<Element>(o[2], o[3]),
                                        pack<Element>(o[4], o[5]), pack<Element>(o[6], o[7])};
-      const int chunk = i % 4 * 2 + lane() / 16;  // of 16 bytes
-      store_blocks(shared_address(shared_.out[group_].panel[i / 4]) + row * kPanelRowBytes +
-                       ((chunk ^ row % 8) << 4),
-                   blocks);
+      store_blocks(of_sixteen_columns(shared_.out[group_], i), blocks);
     }
-    queue_store(place);
+    staged_ = place;
+    is_staged_ = true;
   }
 
-  __device__ __forceinline__ void queue_store(const Place& place) {
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    __syncwarp();
-    const int row = warp() * P::kWarpRows;
-    const int first = place.row + group_ * P::kGroupRows + row;
-    if (lane() == 0 && first < place.end(a_)) {
+  // Queues what store_rows() has left. The fence takes some hundred cycles, which nobody misses
+  // once the next products have been issued.
+  __device__ __forceinline__ void flush_store() {
+    if constexpr (P::kStagesOutput) {
+      if (!is_staged_) return;
+      is_staged_ = false;
+      cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+      __syncwarp();
+      const int row = warp() * P::kWarpRows;
+      const int first = staged_.row + group_ * P::kGroupRows + row;
+      if (lane() == 0 && first < staged_.end(a_)) {
 #pragma unroll
-      for (int i = 0; i < P::kPanels; ++i) {
-        store_box(a_.out, shared_.out[group_].panel[i] + row * kPanelRowBytes,
-                  {i * kPanelColumns, place.head, first, place.sample(a_)});
+        for (int i = 0; i < P::kPanels; ++i) {
+          store_box(a_.out, shared_.out[group_].panel[i] + row * kPanelRowBytes,
+                    {i * kPanelColumns, staged_.head, first, staged_.sample(a_)});
+        }
       }
+      cuda::ptx::cp_async_bulk_commit_group();
     }
-    cuda::ptx::cp_async_bulk_commit_group();
   }
 
   // From registers, two columns at a time; for what cannot go the other way.
@@ -525,6 +568,7 @@ class Consumer {
   const Arguments& a_;
   const int group_;
 
+  std::uint32_t queries_[P::kQueriesInRegisters ? P::kHeadDim / 4 : 1];
   float scores_[P::kScores];
   std::uint32_t weights_[P::kScores / 2];
   float out_[P::kOutputs];
@@ -542,8 +586,12 @@ class Consumer {
   bool accumulate_ = false;  // the values that come next are not the first of their tile
   int count_ = 0;            // blocks taken in, of all tiles
   int tiles_ = 0;            // records read
-  int query_stage_ = 0;      // of the last of them
+  int query_stage_ = 0;      // of the last of them, where queries stay in shared memory
   unsigned redone_ = 0;
+
+  // The tile whose output lies in shared memory and is not yet on its way.
+  Place staged_;
+  bool is_staged_ = false;
 };
 
 }  // namespace batten::impl::native::sm90

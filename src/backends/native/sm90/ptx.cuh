@@ -93,6 +93,14 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+// "ldmatrix": the opposite of store_blocks.
+__device__ __forceinline__ void load_blocks(std::uint32_t (&blocks)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(address)
+               : "memory");
+}
+
 // "stmatrix": four 8x8 blocks of 16-bit elements, as products leave them in registers, to rows of
 // 16 bytes; lane 8 i + r gives the address of row r of block i.
 __device__ __forceinline__ void store_blocks(std::uint32_t address,

@@ -121,28 +121,37 @@ struct Wgmma;
 #define BATTEN_OUTS_120 BATTEN_OUTS_112, BATTEN_OUT(112)
 #define BATTEN_OUTS_128 BATTEN_OUTS_120, BATTEN_OUT(120)
 // shared_shared: A and B in shared memory, both along K.
-// registers_shared: A in registers, B in shared memory along N.
+// registers_along_k, registers_along_n: A in registers, B in shared memory along K, or along N.
 // `accumulate` false: D = A B.
-#define BATTEN_WGMMA(n, registers, a0, a1, a2, a3, a4, a5)                                     \
-  template <class Element>                                                                     \
-  struct Wgmma<Element, n> {                                                                   \
-    static __device__ __forceinline__ void shared_shared(float (&d)[registers], Operand a,     \
-                                                         Operand b, bool accumulate) {         \
-      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                  \
-        BATTEN_WGMMA_SS("bf16", n, registers, a0, a1, a2);                                     \
-      } else {                                                                                 \
-        BATTEN_WGMMA_SS("f16", n, registers, a0, a1, a2);                                      \
-      }                                                                                        \
-    }                                                                                          \
-    static __device__ __forceinline__ void registers_shared(float (&d)[registers],             \
-                                                            const std::uint32_t* a, Operand b, \
-                                                            bool accumulate) {                 \
-      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                  \
-        BATTEN_WGMMA_RS("bf16", n, registers, a0, a1, a2, a3, a4, a5);                         \
-      } else {                                                                                 \
-        BATTEN_WGMMA_RS("f16", n, registers, a0, a1, a2, a3, a4, a5);                          \
-      }                                                                                        \
-    }                                                                                          \
+#define BATTEN_WGMMA(n, registers, a0, a1, a2, a3, a4, a5)                                      \
+  template <class Element>                                                                      \
+  struct Wgmma<Element, n> {                                                                    \
+    static __device__ __forceinline__ void shared_shared(float (&d)[registers], Operand a,      \
+                                                         Operand b, bool accumulate) {          \
+      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                   \
+        BATTEN_WGMMA_SS("bf16", n, registers, a0, a1, a2);                                      \
+      } else {                                                                                  \
+        BATTEN_WGMMA_SS("f16", n, registers, a0, a1, a2);                                       \
+      }                                                                                         \
+    }                                                                                           \
+    static __device__ __forceinline__ void registers_along_k(float (&d)[registers],             \
+                                                             const std::uint32_t* a, Operand b, \
+                                                             bool accumulate) {                 \
+      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                   \
+        BATTEN_WGMMA_RS("bf16", "0", n, registers, a0, a1, a2, a3, a4, a5);                     \
+      } else {                                                                                  \
+        BATTEN_WGMMA_RS("f16", "0", n, registers, a0, a1, a2, a3, a4, a5);                      \
+      }                                                                                         \
+    }                                                                                           \
+    static __device__ __forceinline__ void registers_along_n(float (&d)[registers],             \
+                                                             const std::uint32_t* a, Operand b, \
+                                                             bool accumulate) {                 \
+      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {                                   \
+        BATTEN_WGMMA_RS("bf16", "1", n, registers, a0, a1, a2, a3, a4, a5);                     \
+      } else {                                                                                  \
+        BATTEN_WGMMA_RS("f16", "1", n, registers, a0, a1, a2, a3, a4, a5);                      \
+      }                                                                                         \
+    }                                                                                           \
   }
 #define BATTEN_WGMMA_SS(type, n, registers, a0, a1, a2)                                \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a2                                \
@@ -151,12 +160,12 @@ struct Wgmma;
                " {" BATTEN_LIST_##registers "}, %" #a0 ", %" #a1 ", p, 1, 1, 0, 0;\n}" \
                : BATTEN_OUTS_##registers                                               \
                : "l"(descriptor(a)), "l"(descriptor(b)), "r"(static_cast<int>(accumulate)))
-#define BATTEN_WGMMA_RS(type, n, registers, a0, a1, a2, a3, a4, a5)                              \
+#define BATTEN_WGMMA_RS(type, along_n, n, registers, a0, a1, a2, a3, a4, a5)                     \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a5                                          \
                ", 0;\n"                                                                          \
                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type                   \
                " {" BATTEN_LIST_##registers "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #a4 \
-                                            ", p, 1, 1, 1;\n}"                                   \
+                                            ", p, 1, 1, " along_n ";\n}"                         \
                : BATTEN_OUTS_##registers                                                         \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)),                 \
                  "r"(static_cast<int>(accumulate)))
