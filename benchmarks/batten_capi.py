@@ -152,6 +152,16 @@ class Attention:
         call.keep = (views, q, k, v, out)
         return call
 
+    def call_packed(self, q, k, v, out, offsets, longest, stream=None):
+        """The same for packed samples: tensors [tokens, H, D], self-attention, `offsets` of int32 with one more entry
+        than samples, on the host or the device; `longest` bounds a sample's length."""
+        views = [view(t) for t in (q, k, v, out, offsets)]
+        call = Call(struct_size=ctypes.sizeof(Call), stream=stream, padding_is_finite=1, max_q=longest, max_kv=longest)
+        call.q, call.k, call.v, call.out, call.offsets_q = (ctypes.pointer(t) for t in views)
+        call.offsets_kv = call.offsets_q
+        call.keep = (views, q, k, v, out, offsets)
+        return call
+
     def forward(self, call, receipt=None):
         self._check(self._library.batten_forward(self._handle, ctypes.byref(call),
                                                  ctypes.byref(receipt) if receipt is not None else None))

@@ -2,21 +2,25 @@
 
 On a machine with a GPU and PyTorch:
 
-    python benchmarks/peers.py --shapes published wan --output results/peers.json
+    python benchmarks/peers.py --shapes published self --output results/peers.json
+    python benchmarks/peers.py --scope sustained --shapes self --backends fa3 batten:native   # joules per call too
 
 Contenders: PyTorch SDPA's FlashAttention-2 and cuDNN; FlashAttention-3 (`flash_attn_interface`) and FlashInfer where
 they can be imported; batten's backends through its C ABI. Each is checked against float64, then all are timed in
-interleaved rounds of CUDA-graph replays (docs/performance/gpu.md has the method). `table.py` prints the result.
+interleaved rounds of CUDA-graph replays, or each in turn for seconds (docs/performance/README.md has the method).
+`table.py` prints the result.
 """
 
 import argparse
 import ctypes
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
+import typing
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -25,22 +29,44 @@ import batten_capi
 import measure
 import measure_rules
 
-PUBLISHED = [(b, q, 4096, 12, 4, False) for b in (4, 8, 16, 32) for q in (128, 256, 512, 1024)]
-WAN = [
-    (1, 32760, 32760, 12, 12, False),
-    (1, 75600, 75600, 12, 12, False),
-    (1, 75600, 75600, 40, 40, False),
-    (1, 32760, 512, 12, 12, False),
-    (1, 75600, 512, 12, 12, False),
-    (1, 75600, 512, 40, 40, False),
-]
-CAUSAL = [(16384 // s, s, s, 16, 16, True) for s in (1024, 4096, 16384)]
-SHAPES = {"published": PUBLISHED, "wan": WAN, "causal": CAUSAL}
-HEAD_DIM = 128
+
+class Shape(typing.NamedTuple):
+    """One call: sizes, and whether its mask is causal."""
+
+    batch: int
+    sq: int
+    skv: int
+    hq: int
+    hkv: int
+    causal: bool = False
+    head_dim: int = 128
+
+    def flops(self):
+        pairs = self.sq * self.skv / (2 if self.causal and self.sq == self.skv else 1)
+        return 4.0 * self.batch * pairs * self.hq * self.head_dim
+
+
+TOKENS = 16384  # of the square shapes
+SELF = [(1, 32760, 12), (2, 32760, 12), (1, 27280, 24), (1, 75600, 12), (1, 75600, 40), (1, 75600, 5)]
+CROSS = [(1, 32760, 512, 12), (2, 32760, 512, 12), (1, 75600, 512, 40), (1, 32760, 257, 12), (1, 32760, 257, 40)]
+SHAPES = {
+    "published": [Shape(b, q, 4096, 12, 4) for b in (4, 8, 16, 32) for q in (128, 256, 512, 1024)],
+    # Wan: all tokens of a video (480p, both halves of guidance, 720p, a rank of several), then text and image.
+    "self": [Shape(b, s, s, h, h) for b, s, h in SELF],
+    "cross": [Shape(b, sq, skv, h, h) for b, sq, skv, h in CROSS],
+    # Video made frame by frame: a frame, and three frames of queries on a whole window of keys.
+    "frames": [Shape(b, sq, skv, 12, 12) for sq, skv in ((1560, 1560), (4680, 32760)) for b in (1, 2, 4)],
+    "square": [Shape(TOKENS // s, s, s, 16, 16) for s in (512, 1024, 2048, 4096, 8192, 16384)],
+    "causal": [Shape(TOKENS // s, s, s, 16, 16, True) for s in (512, 1024, 2048, 4096, 8192, 16384)],
+    "few": [Shape(1, sq, skv, hq, hkv) for sq in (1, 16, 64, 256) for skv in (4096, 32760, 75600)
+            for hq, hkv in ((12, 12), (40, 40), (40, 8))],
+    "d64": [Shape(TOKENS // s, s, s, 16, 16, causal, 64) for s in (4096, 16384) for causal in (False, True)],
+}
 MAX_SETS = 6
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 # Above this a check samples rows instead of computing all of them in float64.
 CHECKED_ROWS = 256
-LARGEST_ERROR = 4e-3  # bfloat16
+LARGEST_ERROR = 4e-3
 
 
 def sdpa(backend):
@@ -86,7 +112,8 @@ def flashinfer_single(sets, causal, library):
 def batten(backend):
     def make(sets, causal, library):
         q, k = sets[0][0], sets[0][1]
-        attention = batten_capi.Attention(library, "bfloat16", q.shape[2], k.shape[2], q.shape[3],
+        dtype = str(q.dtype).removeprefix("torch.")
+        attention = batten_capi.Attention(library, dtype, q.shape[2], k.shape[2], q.shape[3],
                                           mask="causal" if causal else "none", backend=backend,
                                           device=("cuda", q.device.index or 0))
         receipt = batten_capi.Receipt(struct_size=ctypes.sizeof(batten_capi.Receipt))
@@ -128,15 +155,15 @@ def relative_error(q, k, v, out, causal):
     return (error / norm) ** 0.5
 
 
-def make_sets(shape):
-    batch, sq, skv, hq, hkv, _ = shape
-    options = {"device": "cuda", "dtype": torch.bfloat16}
-    size = 2 * batch * HEAD_DIM * (2 * sq * hq + 2 * skv * hkv)
+def make_sets(shape, dtype):
+    options = {"device": "cuda", "dtype": dtype}
+    sizes = [(shape.batch, rows, heads, shape.head_dim)
+             for rows, heads in ((shape.sq, shape.hq), (shape.skv, shape.hkv), (shape.skv, shape.hkv))]
+    size = dtype.itemsize * 2 * (math.prod(sizes[0]) + math.prod(sizes[1]))
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     count = max(2, min(MAX_SETS, -(-4 * cache // size)))
-    return [[torch.randn(batch, sq, hq, HEAD_DIM, **options), torch.randn(batch, skv, hkv, HEAD_DIM, **options),
-             torch.randn(batch, skv, hkv, HEAD_DIM, **options),
-             torch.full((batch, sq, hq, HEAD_DIM), float("nan"), **options)] for _ in range(count)]
+    return [[torch.randn(size, **options) for size in sizes] + [torch.full(sizes[0], float("nan"), **options)]
+            for _ in range(count)]
 
 
 def environment(library, command):
@@ -160,52 +187,62 @@ def environment(library, command):
     }
 
 
-def run_shape(shape, names, library, rounds):
-    batch, sq, skv, hq, hkv, causal = shape
-    sets = make_sets(shape)
+def prepare(shape, names, library, dtype):
+    """({name: Replay}, {name: what is known without timing}) of the contenders that run and are right."""
+    sets = make_sets(shape, dtype)
     replays, meta = {}, {}
     for name in names:
         make = CONTENDERS.get(name) or batten(name.removeprefix("batten:"))
         try:
-            run, receipt = make(sets, causal, library)
+            run, receipt = make(sets, shape.causal, library)
             run(0)
             torch.cuda.synchronize()
             q, k, v, out = sets[0]
-            error = relative_error(q, k, v, out, causal)
+            error = relative_error(q, k, v, out, shape.causal)
             if not error < LARGEST_ERROR:  # NaN included: a row that was not written
                 raise RuntimeError(f"wrong result, relative error {error}")
             meta[name] = {"receipt": receipt, "rel_error": error}
             sets[0][3] = torch.full_like(q, float("nan"))
             if name.startswith("batten:"):  # its calls hold the tensors of their making
-                run, receipt = make(sets, causal, library)
+                run, receipt = make(sets, shape.causal, library)
             replays[name] = measure.Replay(run, len(sets))
         except (ImportError, RuntimeError) as failure:
             meta[name] = {"skipped": str(failure).split("\n")[0]}
-    samples = measure.interleave(replays, rounds)
-    flops = 4.0 * batch * sq * skv * hq * HEAD_DIM / (2 if causal and sq == skv else 1)
+    return replays, meta
+
+
+def run_shape(shape, names, library, options):
+    replays, meta = prepare(shape, names, library, DTYPES[options.dtype])
+    if options.scope == "graph":
+        measured = {name: measure_rules.summary(samples)
+                    for name, samples in measure.interleave(replays, options.rounds).items()}
+    else:
+        measured = measure.sustain(replays, options.rounds, options.seconds)
     results = []
     for name in names:
-        result = {"backend": name, **meta[name], "batch_size": batch, "query_length": sq, "kv_length": skv,
-                  "num_heads": hq, "num_kv_heads": hkv, "head_size": HEAD_DIM, "dtype": "bfloat16", "causal": causal}
-        if name in samples:
-            result |= measure_rules.summary(samples[name])
-            result["tflops"] = flops / result["median_ms"] * 1e-9
+        result = {"backend": name, **meta[name], "batch_size": shape.batch, "query_length": shape.sq,
+                  "kv_length": shape.skv, "num_heads": shape.hq, "num_kv_heads": shape.hkv,
+                  "head_size": shape.head_dim, "dtype": options.dtype, "causal": shape.causal}
+        if name in measured:
+            result |= measured[name]
+            result["tflops"] = shape.flops() / result["median_ms"] * 1e-9
             result["calls_per_replay"] = replays[name].calls
         results.append(result)
     return results
 
 
 def parse_shape(text):
-    """B,Sq,Skv,Hq,Hkv[,causal]"""
-    *numbers, last = text.split(",")
-    causal = last == "causal"
+    """B,Sq,Skv,Hq,Hkv[,D][,causal]"""
+    fields = text.split(",")
+    causal = fields[-1] == "causal"
     try:
-        batch, sq, skv, hq, hkv = (int(n) for n in (numbers if causal else [*numbers, last]))
+        batch, sq, skv, hq, hkv, *rest = (int(n) for n in fields[:len(fields) - causal])
+        (head_dim,) = rest or (128,)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: expected B,Sq,Skv,Hq,Hkv[,causal]") from None
-    if min(batch, sq, skv, hq, hkv) < 1 or hq % hkv:
+        raise argparse.ArgumentTypeError(f"{text}: expected B,Sq,Skv,Hq,Hkv[,D][,causal]") from None
+    if min(batch, sq, skv, hq, hkv, head_dim) < 1 or hq % hkv:
         raise argparse.ArgumentTypeError(f"{text}: sizes are at least 1, and Hq is a multiple of Hkv")
-    return batch, sq, skv, hq, hkv, causal
+    return Shape(batch, sq, skv, hq, hkv, causal, head_dim)
 
 
 def describe(results):
@@ -213,10 +250,12 @@ def describe(results):
     cells = []
     for r in results:
         if "median_ms" in r:
-            cells.append(f"{r['backend']} {r['median_ms'] * 1e3:.1f}us ({r['tflops']:.0f})")
+            energy = f", {r['joules_per_call'] * 1e3:.1f}mJ" if "joules_per_call" in r else ""
+            cells.append(f"{r['backend']} {r['median_ms'] * 1e3:.1f}us ({r['tflops']:.0f}{energy})")
         else:
             cells.append(f"{r['backend']} skipped: {r['skipped'][:60]}")
     shape = "B{batch_size} {query_length}x{kv_length} {num_heads}/{num_kv_heads}".format(**first)
+    shape += f" d{first['head_size']}" if first["head_size"] != 128 else ""
     return shape + (" causal" if first["causal"] else "") + ": " + "  ".join(cells)
 
 
@@ -224,17 +263,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["published"], choices=sorted(SHAPES))
     parser.add_argument("--backends", nargs="+",
-                        default=[*CONTENDERS, "batten:native", "batten:cudnn", "batten:cudnn:packed", "batten:cudnn:lengths",
-                                 "batten:single"],
+                        default=[*CONTENDERS, "batten:native", "batten:cudnn", "batten:cudnn:packed",
+                                 "batten:cudnn:lengths", "batten:single"],
                         help="contenders; batten's as batten:NAME")
-    parser.add_argument("--shape", nargs="+", type=parse_shape, default=[], metavar="B,SQ,SKV,HQ,HKV[,causal]",
+    parser.add_argument("--shape", nargs="+", type=parse_shape, default=[], metavar="B,SQ,SKV,HQ,HKV[,D][,causal]",
                         help="shapes of your own, instead of --shapes")
-    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds, at least 15 for a ratio")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    parser.add_argument("--scope", choices=("graph", "sustained"), default="graph")
+    parser.add_argument("--rounds", type=int, help="interleaved rounds (graph: 15, as a ratio needs; sustained: 2)")
+    parser.add_argument("--seconds", type=float, default=2, help="sustained: of each contender in each round")
     parser.add_argument("--library", help="libbatten.so (default: BATTEN_LIBRARY, then this checkout's build)")
     parser.add_argument("--output", default="results/peers.json")
     arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error("--rounds must be at least 1")
+    if arguments.rounds is None:
+        arguments.rounds = 15 if arguments.scope == "graph" else 2
+    if arguments.rounds < 1 or not 0 < arguments.seconds <= 600:
+        parser.error("--rounds must be at least 1, --seconds above 0 and at most 600")
     for name in arguments.backends:
         if name not in CONTENDERS and not name.startswith("batten:"):
             parser.error(f"unknown contender {name}: expected batten:NAME or one of {', '.join(CONTENDERS)}")
@@ -248,11 +292,12 @@ def main():
     torch.manual_seed(0)
     results = []
     for shape in arguments.shape or [s for group in arguments.shapes for s in SHAPES[group]]:
-        shape_results = run_shape(shape, arguments.backends, library, arguments.rounds)
+        shape_results = run_shape(shape, arguments.backends, library, arguments)
         print(describe(shape_results), flush=True)
         results += shape_results
         torch.cuda.empty_cache()
-    payload = {"environment": environment(library, command), "timing_scope": "graph", "warmups": 2, "repeats": arguments.rounds,
+    payload = {"environment": environment(library, command), "timing_scope": arguments.scope, "warmups": 2,
+               "repeats": arguments.rounds,
                "results": results}
     os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
     partial = arguments.output + ".partial"
