@@ -7,7 +7,8 @@ On a machine with a GPU and PyTorch:
 A set has 16 to 64 samples of self-attention, 64 to 8192 tokens each: lengths drawn evenly, or one long sample among
 many short ones. Contenders, in interleaved rounds of CUDA-graph replays:
   batten:NAME   forward_packed with offsets on the device
-  padded        PyTorch's cuDNN attention on the batch padded to its longest sample, without a mask, which would cost more
+  padded        PyTorch's cuDNN attention on the batch padded to its longest sample; a mask, which it would need, would
+                cost more
   equal         batten's `native` on as many samples, all of one length, with (nearly) as many FLOPs, its time scaled to
                 just as many: what no imbalance costs
 Each sample of batten's output is compared with float64 attention before anything is timed.
