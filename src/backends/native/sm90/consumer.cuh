@@ -30,6 +30,7 @@ class Consumer {
   __device__ __forceinline__ void run_lazy() {
     if (group_ == 1) pass_turn();  // group 0 begins
     TileRecord tile;
+    fetch_queries();
     if (next_tile(tile)) {
       begin(tile);
 #pragma unroll 1
@@ -46,7 +47,9 @@ class Consumer {
     // The stores of the same rows before must not come later.
     cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>{});
     TileRecord tile;
-    while (next_tile(tile)) {
+    for (;;) {
+      fetch_queries();
+      if (!next_tile(tile)) break;
       begin_tile(tile);
       compute_online();
       ++redone_;
@@ -96,14 +99,14 @@ class Consumer {
   // What is still needed of a tile when the next one has begun.
   struct Ended {
     Place place;
-    float inverse[2];  // of the sums; 0: the row's output is 0
-    int round;
-    bool finite;  // the sums
+    float inverse[2] = {0, 0};  // of the sums; 0: the row's output is 0
+    int round = 0;
+    bool finite = true;  // the sums
   };
 
   // All keys of the tile have been weighed, the last values may not have arrived.
   __device__ __forceinline__ Ended end_of_tile() const {
-    Ended ended{place_, {0, 0}, round_, true};
+    Ended ended{.place = place_, .round = round_};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = row_sum(sum_[r]);
@@ -119,20 +122,22 @@ class Consumer {
     return ended;
   }
 
-  // Waits for the next tile in which there is something to compute; false: there is none. Its
-  // queries move to registers: the products of a tile read them as often as there are blocks.
-  __device__ __forceinline__ bool next_tile(TileRecord& tile) {
+  // Waits for the next tile's queries, and moves them to registers: the products of a tile read
+  // them as often as there are blocks. The last product that reads the ones before is done.
+  __device__ __forceinline__ void fetch_queries() {
     const int stage = tiles_ % P::kQueryStages;
     wait(shared_.full_q[stage][group_], tiles_ / P::kQueryStages & 1);
+    if constexpr (P::kQueriesInRegisters) {
+      if (shared_.tile[stage][group_].blocks > 0) load_queries(stage);
+    }
+  }
+
+  // The tile whose queries were fetched; false: there is none, all have been computed.
+  __device__ __forceinline__ bool next_tile(TileRecord& tile) {
+    const int stage = tiles_ % P::kQueryStages;
     ++tiles_;
     tile = shared_.tile[stage][group_];
-    if constexpr (P::kQueriesInRegisters) {
-      if (tile.blocks > 0) load_queries(stage);
-      __syncwarp();
-      if (lane() == 0) arrive(shared_.empty_q[stage][group_]);
-    } else {
-      query_stage_ = stage;
-    }
+    query_stage_ = stage;
     return tile.blocks > 0;
   }
 
@@ -146,9 +151,26 @@ class Consumer {
     }
   }
 
-  // For queries that stay in shared memory: the last product that reads them is done.
+  // The tile's queries and record may be overwritten. Queries that move to registers: once a product
+  // has been issued with them, and not before, because a load that is still waiting for its turn at
+  // shared memory does not hold up an arrival that comes after it. Others: when the last product
+  // that reads them is done.
   __device__ __forceinline__ void release_queries() {
-    if constexpr (!P::kQueriesInRegisters) release(shared_.empty_q[query_stage_][group_]);
+    Barrier& empty = shared_.empty_q[query_stage_][group_];
+    if constexpr (P::kQueriesInRegisters) {
+      __syncwarp();
+      if (lane() == 0) arrive(empty);
+    } else {
+      release(empty);
+    }
+  }
+  __device__ __forceinline__ void first_scores_are_issued() {
+    if constexpr (P::kQueriesInRegisters) release_queries();
+  }
+
+  // The scores of the tile's last block are there.
+  __device__ __forceinline__ void last_scores_are_done() {
+    if constexpr (!P::kQueriesInRegisters) release_queries();
   }
 
   // Where this lane's row of four 8x8 blocks is: lanes 0-15 have the left eight columns of the i-th
@@ -229,10 +251,14 @@ class Consumer {
     take_turn();
     issue_scores(0);
     pass_turn();
+    first_scores_are_issued();
     wgmma_wait<0>();
     wgmma_arrived(scores_);
     release(shared_.empty_k[0]);
-    if (blocks_ == 1) release_queries();
+    if (blocks_ == 1) {
+      last_scores_are_done();
+      fetch_queries();
+    }
     if (first_masked_ == 0) mask_scores();
     set_reference();
     compute_weights();
@@ -242,16 +268,19 @@ class Consumer {
   }
 
   enum class Kind {
-    inner,  // neither first nor last of its tile, and every row sees all of its keys
+    inner,  // neither of the first two nor last of its tile, and every row sees all of its keys
     outer,
-    first,  // of its tile; the values that come along are the last of the tile before
+    first,   // of its tile; the values that come along are the last of the tile before
+    second,  // whose scores are computed while the tile before is stored
   };
 
   // Takes in the next block of the stream, and the values of the one before it. False when there is
   // no next one.
   __device__ __forceinline__ bool advance() {
     TileRecord tile{};
-    if (block_ < inner_) {
+    if (ended_is_pending_ && block_ < blocks_) {
+      step<Kind::second>(tile);
+    } else if (block_ < inner_) {
       step<Kind::inner>(tile);
     } else if (block_ < blocks_) {
       step<Kind::outer>(tile);
@@ -265,34 +294,40 @@ class Consumer {
   // The stream's last values.
   __device__ __forceinline__ void drain() {
     const int stage = stage_of(count_ - 1);
+    if (ended_is_pending_) end_tile();
     take_turn();
     wait(shared_.full_v[stage], parity_of(count_ - 1));
     issue_values(stage, accumulate_);
     pass_turn();
     flush_store();
-    const Ended ended = end_of_tile();
+    ended_ = end_of_tile();
     wgmma_wait<0>();
     wgmma_arrived(out_);
     release(shared_.empty_v[stage]);
-    end_tile(ended);
+    end_tile();
     flush_store();
   }
 
   template <Kind kind>
   __device__ __forceinline__ void step(const TileRecord& tile) {
     const int stage = stage_of(count_);
+    if constexpr (kind == Kind::first) {
+      if (ended_is_pending_) end_tile();  // the tile in between had one block
+    }
     wait(shared_.full_k[stage], parity_of(count_));
     take_turn();
     issue_scores(stage);
+    if constexpr (kind == Kind::second) end_tile();
     wait(shared_.full_v[1 - stage], parity_of(count_ - 1));
     issue_values(1 - stage, accumulate_);
     pass_turn();
     flush_store();
 
-    Ended ended{};
     if constexpr (kind == Kind::first) {
-      ended = end_of_tile();
+      ended_ = end_of_tile();
+      ended_is_pending_ = true;
       begin_tile(tile);
+      first_scores_are_issued();
     }
     wgmma_wait<1>();
     wgmma_arrived(scores_);
@@ -303,7 +338,10 @@ class Consumer {
       // values.
       wait(shared_.full_k[1 - stage], parity_of(count_ + 1));
     } else {
-      if (block_ + 1 == blocks_) release_queries();
+      if (block_ + 1 == blocks_) {
+        last_scores_are_done();
+        fetch_queries();
+      }
       if (block_ >= first_masked_) mask_scores();
       if constexpr (kind == Kind::first) set_reference();
       compute_weights();
@@ -312,16 +350,17 @@ class Consumer {
     wgmma_wait<0>();
     wgmma_arrived(out_);
     release(shared_.empty_v[1 - stage]);
-    if constexpr (kind == Kind::first) end_tile(ended);
     pack_weights();
     accumulate_ = kind != Kind::first;
     ++count_;
     ++block_;
   }
 
-  __device__ __forceinline__ void end_tile(const Ended& ended) {
-    if (store(ended) || lane() != 0) return;
-    const int bit = ended.round >> a_.redo_shift;
+  // Stores the output of the tile before, or puts the tile on the list.
+  __device__ __forceinline__ void end_tile() {
+    ended_is_pending_ = false;
+    if (store(ended_) || lane() != 0) return;
+    const int bit = ended_.round >> a_.redo_shift;
     atomicOr(&shared_.redo[bit / 32], 1u << bit % 32);
   }
 
@@ -336,27 +375,31 @@ class Consumer {
     }
   }
 
-  // The largest logits of the block, for both rows; 0 where no key is seen.
+  // The largest logits among the block's first keys, for both rows; 0 where no key is seen.
   __device__ __forceinline__ void set_reference() {
-    float extreme[2];
-    if (a_.scale_log2 > 0) {
-      extreme[0] = fmaxf(scores_[0], scores_[1]);
-      extreme[1] = fmaxf(scores_[2], scores_[3]);
+    constexpr int kChains = 8;  // that need not wait for each other
+    float extreme[kChains];
 #pragma unroll
-      for (int i = 4; i < P::kScores; ++i) {
-        extreme[i / 2 % 2] = fmaxf(extreme[i / 2 % 2], scores_[i]);
+    for (int i = 0; i < kChains; ++i) extreme[i] = scores_[i];
+    if (a_.scale_log2 > 0) {
+#pragma unroll
+      for (int i = kChains; i < P::kReferenceScores; ++i) {
+        extreme[i % kChains] = fmaxf(extreme[i % kChains], scores_[i]);
       }
     } else {
-      extreme[0] = fminf(scores_[0], scores_[1]);
-      extreme[1] = fminf(scores_[2], scores_[3]);
 #pragma unroll
-      for (int i = 4; i < P::kScores; ++i) {
-        extreme[i / 2 % 2] = fminf(extreme[i / 2 % 2], scores_[i]);
+      for (int i = kChains; i < P::kReferenceScores; ++i) {
+        extreme[i % kChains] = fminf(extreme[i % kChains], scores_[i]);
       }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float logit = row_maximum(extreme[r] * a_.scale_log2);
+      float logit = extreme[2 * r] * a_.scale_log2;
+#pragma unroll
+      for (const int i : {2 * r + 1, 2 * r + 4, 2 * r + 5}) {
+        logit = fmaxf(logit, extreme[i] * a_.scale_log2);
+      }
+      logit = row_maximum(logit);
       reference_[r] = logit == -INFINITY ? 0 : logit;
       sum_[r] = 0;
     }
@@ -410,10 +453,11 @@ class Consumer {
       const int parity = parity_of(count_);
       wait(shared_.full_k[stage], parity);
       issue_scores(stage);
+      if (block_ == 0) first_scores_are_issued();
       wgmma_wait<0>();
       wgmma_arrived(scores_);
       release(shared_.empty_k[stage]);
-      if (block_ + 1 == blocks_) release_queries();
+      if (block_ + 1 == blocks_) last_scores_are_done();
       if (block_ >= first_masked_) mask_scores();
 
       float largest[2] = {-INFINITY, -INFINITY};
@@ -447,7 +491,8 @@ class Consumer {
       }
       release(shared_.empty_v[stage]);
     }
-    store(end_of_tile());
+    ended_ = end_of_tile();
+    store(ended_);
     flush_store();
   }
 
@@ -468,34 +513,28 @@ class Consumer {
   // ---- output ---------------------------------------------------------------------------------
 
   // Divides out_ by the sums and writes it, or leaves it where flush_store() finds it. False, to
-  // the whole warp, if something of it is not finite.
+  // the whole warp, if something of it is not finite. Changes nothing in out_: the compiler must see
+  // that products of scores, which may be under way, have nothing to wait for.
   __device__ __forceinline__ bool store(const Ended& ended) {
     bool finite = ended.finite;
-    float zero = 0;  // NaN once something is not finite
-    if (__any_sync(~0u, ended.inverse[0] == 0 || ended.inverse[1] == 0)) {
-      // A row without keys may have met a NaN among the values of others.
-#pragma unroll
-      for (int i = 0; i < P::kOutputs; ++i) {
-        if (ended.inverse[i / 2 % 2] == 0) out_[i] = 0;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < P::kOutputs; ++i) {
-      out_[i] *= ended.inverse[i / 2 % 2];
-      zero = fmaf(0, out_[i], zero);
-    }
-    finite &= zero == 0;
     if (a_.output_is_f32 != 0) {
-      store_direct<float>(ended.place);
+      finite &= store_direct<float>(ended);
     } else if constexpr (!P::kStagesOutput) {
-      store_direct<Element>(ended.place);
+      finite &= store_direct<Element>(ended);
     } else if (shares_its_box(ended.place)) [[unlikely]] {
       // Told so, the compiler keeps more of the exponentials before the wait for values.
-      store_direct<Element>(ended.place);
+      finite &= store_direct<Element>(ended);
     } else {
-      store_rows(ended.place);
+      finite &= store_rows(ended);
     }
     return __all_sync(~0u, finite);
+  }
+
+  // Elements i and i + 1 of the output, of one row. A row without keys may have met a NaN among the
+  // values of others.
+  __device__ __forceinline__ float2 divided(const Ended& ended, int i) const {
+    const float inverse = ended.inverse[i / 2 % 2];
+    return inverse == 0 ? float2{0, 0} : float2{out_[i] * inverse, out_[i + 1] * inverse};
   }
 
   // After a packed sample comes the next one.
@@ -504,21 +543,30 @@ class Consumer {
     return a_.packed != 0 && first + P::kWarpRows > place.sample_or_end;
   }
 
-  // Through the warp's own part of shared memory; a tensor map leaves out rows past its end.
-  __device__ __forceinline__ void store_rows(const Place& place) {
+  // Through the warp's own part of shared memory; a tensor map leaves out rows past its end. False
+  // if something is not finite.
+  __device__ __forceinline__ bool store_rows(const Ended& ended) {
     // The map's last store has read what it stores. (Only the thread that queued it waits for
     // something.)
     cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
     __syncwarp();
+    const std::uint32_t live[2] = {ended.inverse[0] == 0 ? 0 : ~0u, ended.inverse[1] == 0 ? 0 : ~0u};
+    FiniteCheck<Element> check;
 #pragma unroll
     for (int i = 0; i < P::kOutputs / 8; ++i) {
-      const float* const o = out_ + 8 * i;
-      const std::uint32_t blocks[4] = {pack<Element>(o[0], o[1]), pack<Element>(o[2], o[3]),
-                                       pack<Element>(o[4], o[5]), pack<Element>(o[6], o[7])};
+      std::uint32_t blocks[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 8 * i + 2 * j;
+        const float inverse = ended.inverse[j % 2];
+        blocks[j] = pack<Element>(out_[at] * inverse, out_[at + 1] * inverse) & live[j % 2];
+        check.look_at(blocks[j], j);
+      }
       store_blocks(of_sixteen_columns(shared_.out[group_], i), blocks);
     }
-    staged_ = place;
+    staged_ = ended.place;
     is_staged_ = true;
+    return check.all_finite();
   }
 
   // Queues what store_rows() has left. The fence takes some hundred cycles, which nobody misses
@@ -542,23 +590,28 @@ class Consumer {
     }
   }
 
-  // From registers, two columns at a time; for what cannot go the other way.
+  // From registers, two columns at a time; for what cannot go the other way. False if something is
+  // not finite.
   template <class T>
-  __device__ __forceinline__ void store_direct(const Place& place) const {
-    const int row = place.row + row_in_tile();
+  __device__ __forceinline__ bool store_direct(const Ended& ended) const {
+    float zero = 0;  // NaN once something is not finite
+    const int row = ended.place.row + row_in_tile();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r >= place.end(a_)) continue;
-      T* const to = row_of_output<T>(a_, place, row + 8 * r) + first_column();
+      if (row + 8 * r >= ended.place.end(a_)) continue;
+      T* const to = row_of_output<T>(a_, ended.place, row + 8 * r) + first_column();
 #pragma unroll
       for (int i = 2 * r; i < P::kOutputs; i += 4) {
+        const float2 pair = divided(ended, i);
+        zero = fmaf(0, pair.x, fmaf(0, pair.y, zero));
         if constexpr (std::is_same_v<T, float>) {
-          *reinterpret_cast<float2*>(to + i / 4 * 8) = float2{out_[i], out_[i + 1]};
+          *reinterpret_cast<float2*>(to + i / 4 * 8) = pair;
         } else {
-          *reinterpret_cast<std::uint32_t*>(to + i / 4 * 8) = pack<T>(out_[i], out_[i + 1]);
+          *reinterpret_cast<std::uint32_t*>(to + i / 4 * 8) = pack<T>(pair.x, pair.y);
         }
       }
     }
+    return zero == 0;
   }
 
   using Element = typename P::Element;
@@ -586,8 +639,12 @@ class Consumer {
   bool accumulate_ = false;  // the values that come next are not the first of their tile
   int count_ = 0;            // blocks taken in, of all tiles
   int tiles_ = 0;            // records read
-  int query_stage_ = 0;      // of the last of them, where queries stay in shared memory
+  int query_stage_ = 0;      // of the last of them
   unsigned redone_ = 0;
+
+  // The tile before, while its output is still in out_.
+  Ended ended_;
+  bool ended_is_pending_ = false;
 
   // The tile whose output lies in shared memory and is not yet on its way.
   Place staged_;

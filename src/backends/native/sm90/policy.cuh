@@ -46,6 +46,10 @@ struct Policy {
   static constexpr int kScores = block_keys / 2;
   static constexpr int kOutputs = head_dim / 2;
 
+  // Lazy softmax takes its reference from a tile's first keys: 32 of them where weights have the
+  // range of fp32; where they end at 2^16, all of the block, so that later ones exceed it by less.
+  static constexpr int kReferenceScores = std::is_same_v<Element, __half> ? kScores : 32 / 2;
+
   // setmaxnreg: the sum over a CTA's threads stays within the 65,536 of an SM.
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
@@ -62,5 +66,25 @@ __device__ __forceinline__ std::uint32_t pack(float low, float high) {
     return reinterpret_cast<const std::uint32_t&>(pair);
   }
 }
+
+// Finds what is not finite among packed pairs.
+template <class Element>
+class FiniteCheck {
+ public:
+  // `chain`: additions of different ones of the four do not wait for each other.
+  __device__ __forceinline__ void look_at(std::uint32_t pair, int chain) {
+    auto& zeros = zeros_[chain % 4];
+    zeros = __hfma2(reinterpret_cast<const Pair&>(pair), Pair{}, zeros);
+  }
+
+  __device__ __forceinline__ bool all_finite() const {
+    const Pair sum = __hadd2(__hadd2(zeros_[0], zeros_[1]), __hadd2(zeros_[2], zeros_[3]));
+    return __hbeq2(sum, Pair{});
+  }
+
+ private:
+  using Pair = std::conditional_t<std::is_same_v<Element, __half>, __half2, __nv_bfloat162>;
+  Pair zeros_[4] = {};  // NaN once something was not finite
+};
 
 }  // namespace batten::impl::native::sm90
