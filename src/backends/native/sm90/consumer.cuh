@@ -151,10 +151,10 @@ class Consumer {
     }
   }
 
-  // The tile's queries and record may be overwritten. Queries that move to registers: once a product
-  // has been issued with them, and not before, because a load that is still waiting for its turn at
-  // shared memory does not hold up an arrival that comes after it. Others: when the last product
-  // that reads them is done.
+  // The tile's queries and record may be overwritten. Queries that move to registers: once a
+  // product has been issued with them, and not before, because a load that is still waiting for its
+  // turn at shared memory does not hold up an arrival that comes after it. Others: when the last
+  // product that reads them is done.
   __device__ __forceinline__ void release_queries() {
     Barrier& empty = shared_.empty_q[query_stage_][group_];
     if constexpr (P::kQueriesInRegisters) {
@@ -513,8 +513,8 @@ class Consumer {
   // ---- output ---------------------------------------------------------------------------------
 
   // Divides out_ by the sums and writes it, or leaves it where flush_store() finds it. False, to
-  // the whole warp, if something of it is not finite. Changes nothing in out_: the compiler must see
-  // that products of scores, which may be under way, have nothing to wait for.
+  // the whole warp, if something of it is not finite. Changes nothing in out_: the compiler must
+  // see that products of scores, which may be under way, have nothing to wait for.
   __device__ __forceinline__ bool store(const Ended& ended) {
     bool finite = ended.finite;
     if (a_.output_is_f32 != 0) {
@@ -550,7 +550,8 @@ class Consumer {
     // something.)
     cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
     __syncwarp();
-    const std::uint32_t live[2] = {ended.inverse[0] == 0 ? 0 : ~0u, ended.inverse[1] == 0 ? 0 : ~0u};
+    const std::uint32_t live[2] = {ended.inverse[0] == 0 ? 0 : ~0u,
+                                   ended.inverse[1] == 0 ? 0 : ~0u};
     FiniteCheck<Element> check;
 #pragma unroll
     for (int i = 0; i < P::kOutputs / 8; ++i) {
