@@ -222,5 +222,52 @@ TEST_F(NativeLazy, WidthsByTheirForms) {
               [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); });
 }
 
+// Many tiles of few blocks, where queries, output and records change places most often. A first
+// call finds cold caches, and every other one follows another kernel's.
+TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
+  const Scene scenes[] = {
+      {.q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
+      {.q = 5000, .kv = 640, .heads = 12, .kv_heads = 4, .backend = "native:128x144"},
+      {.q = 5000, .kv = 257, .heads = 12, .kv_heads = 12},
+      {.dtype = f16, .batch = 2, .q = 2500, .kv = 1024, .heads = 16, .kv_heads = 4},
+      {.batch = 2, .q = 2500, .kv = 1024, .heads = 16, .kv_heads = 4, .backend = "native:128x144"},
+      {.batch = 2, .q = 5000, .kv = 100, .heads = 12, .kv_heads = 12},
+      {.mask = Mask::causal, .batch = 8, .q = 700, .kv = 700, .heads = 16, .kv_heads = 16},
+      {.head_dim = 64, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
+      {.head_dim = 96, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
+      {.head_dim = 256, .q = 3000, .kv = 320, .heads = 8, .kv_heads = 4},
+  };
+  for (const Scene& s : scenes) {
+    Random random(seed_of("native/short tiles"));
+    const auto upload = [&](std::int64_t rows, int heads) {
+      DeviceTensor tensor(kGpu, s.dtype, contiguous_layout({s.batch, rows, heads, s.head_dim}));
+      std::vector<float> numbers(static_cast<std::size_t>(s.batch * rows * heads * s.head_dim));
+      for (float& x : numbers) x = random.normal();
+      tensor.upload(numbers, 0);
+      return tensor;
+    };
+    const DeviceTensor q = upload(s.q, s.heads);
+    const DeviceTensor k = upload(s.kv, s.kv_heads);
+    const DeviceTensor v = upload(s.kv, s.kv_heads);
+    DeviceTensor out(kGpu, s.dtype, contiguous_layout({s.batch, s.q, s.heads, s.head_dim}));
+    const Problem problem{.dtype = s.dtype,
+                          .num_heads = s.heads,
+                          .num_kv_heads = s.kv_heads,
+                          .head_dim = s.head_dim,
+                          .mask = s.mask};
+    Attention attention(problem, kGpu, {.backend = s.backend});
+    std::vector<std::uint32_t> first;
+    for (int turn = 0; turn < 30; ++turn) {
+      out.fill_bits(0x7fff);
+      attention.forward(q.view(), k.view(), v.view(), out.view());
+      synchronize(kGpu);
+      const std::vector<std::uint32_t> now = out.image();
+      if (turn == 0) first = now;
+      ASSERT_TRUE(now == first) << s.q << " queries, " << s.kv << " keys, head dim " << s.head_dim
+                                << ", " << s.backend << ": call " << turn + 1;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace batten::conformance
