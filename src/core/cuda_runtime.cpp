@@ -118,13 +118,27 @@ class CudaRuntime final : public DeviceRuntime {
   static DeviceProperties query(int index) {
     cudaDeviceProp p{};
     check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
+    // Where the driver does not say, estimates of times are coarser, and nothing else is lost.
+    const auto attribute = [&](cudaDeviceAttr which) {
+      int value = 0;
+      if (cudaDeviceGetAttribute(&value, which, index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0.0;
+      }
+      return static_cast<double>(value);
+    };
+    const double clock_khz = attribute(cudaDevAttrClockRate);
+    const double memory_khz = attribute(cudaDevAttrMemoryClockRate);
+    const double bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth);
     return {.name = p.name,
             .major = p.major,
             .minor = p.minor,
             .multiprocessors = p.multiProcessorCount,
             .l2_bytes = static_cast<std::size_t>(p.l2CacheSize),
             .shared_memory_per_block = p.sharedMemPerBlockOptin,
-            .total_memory = p.totalGlobalMem};
+            .total_memory = p.totalGlobalMem,
+            .clock_mhz = clock_khz * 1e-3,
+            .memory_gbps = 2 * memory_khz * bus_bits / 8 * 1e-6};  // twice a clock
   }
 
   int count_ = 0;

@@ -19,6 +19,8 @@ struct DeviceProperties {
   std::size_t l2_bytes = 0;
   std::size_t shared_memory_per_block = 0;  // opt-in limit, bytes
   std::size_t total_memory = 0;             // bytes
+  double clock_mhz = 0;                     // the multiprocessors' highest; 0: unknown
+  double memory_gbps = 0;                   // 10^9 bytes a second; 0: unknown
 
   int arch() const noexcept { return 10 * major + minor; }
 };

@@ -48,7 +48,9 @@ FakeDeviceRuntime::FakeDeviceRuntime(int devices) {
                            .multiprocessors = 132,
                            .l2_bytes = std::size_t{50} << 20,
                            .shared_memory_per_block = 227 * 1024,
-                           .total_memory = std::size_t{80} << 30});
+                           .total_memory = std::size_t{80} << 30,
+                           .clock_mhz = 1980,
+                           .memory_gbps = 3350});
   }
 }
 

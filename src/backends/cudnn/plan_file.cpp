@@ -12,6 +12,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "core/cache_folder.hpp"
 #include "core/env.hpp"
 #include "core/log.hpp"
 
@@ -92,10 +93,7 @@ std::string plan_file_key(const PlanOrigin& o, std::string_view graph) {
 
 std::optional<fs::path> plan_folder() {
   if (environment("BATTEN_PLAN_CACHE") == "off") return std::nullopt;
-  if (const auto folder = environment("BATTEN_CACHE_DIR")) return fs::path(*folder) / "cudnn";
-  if (const auto cache = environment("XDG_CACHE_HOME"))
-    return fs::path(*cache) / "batten" / "cudnn";
-  if (const auto home = environment("HOME")) return fs::path(*home) / ".cache" / "batten" / "cudnn";
+  if (const auto folder = cache_folder()) return *folder / "cudnn";
   return std::nullopt;
 }
 
