@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cost/prediction.hpp"
 #include "problem/problem.hpp"
 
 namespace batten::impl {
@@ -89,6 +90,24 @@ class Backend {
                          const BackendOptions& options) const {
     (void)problem, (void)options;
     return shape;
+  }
+
+  // What a call that the backend serves would take on the card. Nothing where it cannot say; `auto`
+  // then takes it only after those that can. Cheap: asked for each shape that is new.
+  virtual std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
+                                                  const Shape& shape,
+                                                  const BackendOptions& options) const {
+    (void)card, (void)problem, (void)shape, (void)options;
+    return std::nullopt;
+  }
+
+  // Why it would not serve the call on a card that need not be here, or nothing. What only the card
+  // or a library on its machine could tell is taken for granted.
+  virtual std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
+                                                const Shape& shape,
+                                                const BackendOptions& options) const {
+    (void)card, (void)problem, (void)shape, (void)options;
+    return "does not run on GPUs";
   }
 
   // Builds a plan for `shape`, which is plan_key()'s answer. May take long.

@@ -1,7 +1,11 @@
-// The one place that names every backend, in the order in which `auto` prefers them.
+// The one place that names every backend. Of two that would take equally long `auto` prefers the
+// first.
 #include "backends/absent.hpp"
 #include "backends/cpu/cpu.hpp"
+#include "backends/cudnn/cost.hpp"
+#include "backends/native/cost.hpp"
 #include "backends/reference/reference.hpp"
+#include "backends/single/cost.hpp"
 #include "dispatch/registry.hpp"
 
 #if BATTEN_WITH_CUDNN
@@ -18,8 +22,8 @@ namespace batten::impl {
 namespace {
 
 [[maybe_unused]] std::unique_ptr<Backend> absent(const char* name, const char* reason,
-                                                 const char* remedy) {
-  return std::make_unique<AbsentBackend>(name, reason, remedy);
+                                                 const char* remedy, Elsewhere elsewhere) {
+  return std::make_unique<AbsentBackend>(name, reason, remedy, elsewhere);
 }
 
 [[maybe_unused]] constexpr const char* kNoCuda = "this build of batten has no CUDA support";
@@ -30,9 +34,9 @@ std::unique_ptr<Backend> native_backend() {
   return make_native();
 #elif BATTEN_WITH_CUDA
   return absent("native", "this build of batten was made without its sm90 kernels",
-                "rebuild with 90a in BATTEN_CUDA_ARCHS");
+                "rebuild with 90a in BATTEN_CUDA_ARCHS", {native::predict, native::why_not_on});
 #else
-  return absent("native", kNoCuda, kWithCuda);
+  return absent("native", kNoCuda, kWithCuda, {native::predict, native::why_not_on});
 #endif
 }
 
@@ -41,9 +45,9 @@ std::unique_ptr<Backend> cudnn_backend() {
   return make_cudnn();
 #elif BATTEN_WITH_CUDA
   return absent("cudnn", "this build of batten was made without the cuDNN headers",
-                "install cuDNN's headers and rebuild");
+                "install cuDNN's headers and rebuild", {cudnn::predict, cudnn::why_not_on});
 #else
-  return absent("cudnn", kNoCuda, kWithCuda);
+  return absent("cudnn", kNoCuda, kWithCuda, {cudnn::predict, cudnn::why_not_on});
 #endif
 }
 
@@ -52,9 +56,9 @@ std::unique_ptr<Backend> single_backend() {
   return make_single();
 #elif BATTEN_WITH_CUDA
   return absent("single", "this build of batten was made with BATTEN_SINGLE=off",
-                "rebuild with -DBATTEN_SINGLE=d128");
+                "rebuild with -DBATTEN_SINGLE=d128", {single::predict, single::why_not_on});
 #else
-  return absent("single", kNoCuda, kWithCuda);
+  return absent("single", kNoCuda, kWithCuda, {single::predict, single::why_not_on});
 #endif
 }
 

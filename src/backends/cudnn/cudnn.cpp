@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/cudnn/cost.hpp"
 #include "backends/cudnn/graph.hpp"
 #include "backends/cudnn/handle.hpp"
 #include "backends/cudnn/kernels.hpp"
@@ -65,6 +66,18 @@ class CudnnBackend final : public Backend {
   Shape plan_key(const Problem& problem, const Shape& shape,
                  const BackendOptions& options) const override {
     return cudnn::plan_key(problem, shape, options.form);
+  }
+
+  std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
+                                          const Shape& shape,
+                                          const BackendOptions& options) const override {
+    return cudnn::predict(card, problem, shape, options);
+  }
+
+  std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
+                                        const Shape& shape,
+                                        const BackendOptions& options) const override {
+    return cudnn::why_not_on(card, problem, shape, options);
   }
 
   std::shared_ptr<const Plan> plan(const Problem& problem, const Shape& shape, Device device,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/native/cost.hpp"
 #include "backends/native/plan.hpp"
 #include "backends/native/rules.hpp"
 
@@ -40,6 +41,18 @@ class Native final : public Backend {
   Shape plan_key(const Problem& /*problem*/, const Shape& shape,
                  const BackendOptions& /*options*/) const override {
     return native::plan_key(shape);
+  }
+
+  std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
+                                          const Shape& shape,
+                                          const BackendOptions& options) const override {
+    return native::predict(card, problem, shape, options);
+  }
+
+  std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
+                                        const Shape& shape,
+                                        const BackendOptions& options) const override {
+    return native::why_not_on(card, problem, shape, options);
   }
 
   std::shared_ptr<const Plan> plan(const Problem& problem, const Shape& shape, Device device,

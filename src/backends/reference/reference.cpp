@@ -101,6 +101,11 @@ class Reference : public Backend {
     return key;
   }
 
+  std::optional<std::string> why_not_on(const cost::Card&, const Problem&, const Shape&,
+                                        const BackendOptions&) const override {
+    return std::nullopt;
+  }
+
   std::shared_ptr<const Plan> plan(const Problem& problem, const Shape& shape, Device device,
                                    const BackendOptions& options) const override {
 #if BATTEN_WITH_CUDA

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "backends/single/cost.hpp"
 #include "backends/single/finish.hpp"
 #include "backends/single/items.hpp"
 #include "backends/single/kernels.hpp"
@@ -244,6 +245,18 @@ class Single : public Backend {
     constexpr std::int64_t kStep = 4096;
     if (shape.packed) key.tokens_q = (shape.tokens_q + kStep - 1) / kStep * kStep;
     return key;
+  }
+
+  std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
+                                          const Shape& shape,
+                                          const BackendOptions& options) const override {
+    return single::predict(card, problem, shape, options);
+  }
+
+  std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
+                                        const Shape& shape,
+                                        const BackendOptions& options) const override {
+    return single::why_not_on(card, problem, shape, options);
   }
 
   std::shared_ptr<const Plan> plan(const Problem& problem, const Shape& shape, Device device,

@@ -1,0 +1,45 @@
+#include "backends/native/cost.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backends/native/rules.hpp"
+
+namespace batten::impl::native {
+
+cost::Work work_of(const Problem& problem, const Shape& shape, const BackendOptions& options,
+                   int multiprocessors) {
+  cost::Work work;
+  work.flops = cost::flops_of(problem, shape);
+  work.bytes = cost::bytes_of(problem, shape);
+  const std::int64_t samples =
+      std::clamp<std::int64_t>(samples_of_launch(problem, shape, multiprocessors), 1,
+                               std::max<std::int64_t>(shape.batch, 1));
+  work.launches = static_cast<double>((shape.batch + samples - 1) / samples);
+  const cost::Grid grid =
+      cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kTileRows,
+                    block_keys(problem, shape, options.form), multiprocessors);
+  work.starts = work.launches * grid.busiest_starts;
+  work.blocks = work.launches * grid.busiest_blocks;
+  return work;
+}
+
+std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
+                                        const Shape& shape, const BackendOptions& options) {
+  const auto constants = card.find("native", problem.head_dim, problem.mask != Mask::none);
+  if (!constants) return std::nullopt;
+  return cost::predict(*constants,
+                       work_of(problem, shape, options, card.properties().multiprocessors));
+}
+
+std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
+                                      const Shape& shape, const BackendOptions& options) {
+  const int arch = card.properties().arch;
+  if (arch != 90) return fmt::format("its kernels are for sm90, not sm{}", arch);
+  if (auto reason = why_not(problem)) return reason;
+  if (auto reason = why_not_form(problem, options.form)) return reason;
+  return why_not(problem, shape);
+}
+
+}  // namespace batten::impl::native

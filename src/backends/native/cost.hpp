@@ -1,0 +1,23 @@
+// What a call costs on the sm90 kernels, and which calls they serve on a card that need not be
+// here. Nothing here needs CUDA.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "backends/backend.hpp"
+#include "cost/prediction.hpp"
+
+namespace batten::impl::native {
+
+// What the busiest multiprocessor does when tiles are dealt out as the kernels deal them.
+cost::Work work_of(const Problem& problem, const Shape& shape, const BackendOptions& options,
+                   int multiprocessors);
+
+std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
+                                        const Shape& shape, const BackendOptions& options);
+
+std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
+                                      const Shape& shape, const BackendOptions& options);
+
+}  // namespace batten::impl::native
