@@ -176,6 +176,16 @@ BATTEN_API int batten_merge(const batten_tensor* out, const batten_tensor* lse,
  * Writes at most `capacity` bytes with the terminator; `needed` receives the full size. */
 BATTEN_API int batten_info(char* json, size_t capacity, size_t* needed);
 
+/* What `auto` would take for a call and why: each backend's predicted time with its terms, or why
+ * it does not serve the call; as JSON text, written as batten_info does. Nothing is planned or run:
+ * data pointers are not read and may be NULL. `card` NULL: `device` as it is here, with the
+ * constants that were measured on it (`batten tune`), that come with batten, or that its properties
+ * give. Else a card whose constants come with batten, such as "h200", which need not be here;
+ * `device` is then any cuda device, and the tensors are on it. */
+BATTEN_API int batten_explain(const batten_problem* problem, batten_device device,
+                              const batten_options* options, const batten_call* call,
+                              const char* card, char* json, size_t capacity, size_t* needed);
+
 typedef enum batten_log_level {
   BATTEN_LOG_DEBUG = 0,
   BATTEN_LOG_INFO = 1,

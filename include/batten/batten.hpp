@@ -154,6 +154,93 @@ class Receipt {
   batten_receipt raw_{};
 };
 
+// The structs of the C ABI. They point into what they are made from.
+namespace capi {
+inline batten_problem raw(const Problem& problem) {
+  batten_problem p{};
+  p.struct_size = sizeof(p);
+  p.dtype = static_cast<std::int32_t>(problem.dtype);
+  p.out_dtype = static_cast<std::int32_t>(problem.out_dtype);
+  p.num_heads = problem.num_heads;
+  p.num_kv_heads = problem.num_kv_heads;
+  p.head_dim = problem.head_dim;
+  p.head_dim_v = problem.head_dim_v;
+  p.mask = static_cast<std::int32_t>(problem.mask);
+  p.has_scale = problem.scale.has_value();
+  p.scale = problem.scale.value_or(0.0);
+  p.batch_invariant = problem.batch_invariant;
+  return p;
+}
+// Points into `options`.
+inline batten_options raw(const Options& options) {
+  batten_options o{};
+  o.struct_size = sizeof(o);
+  o.backend = options.backend.empty() ? nullptr : options.backend.c_str();
+  o.num_threads = options.num_threads;
+  return o;
+}
+inline batten_device raw(Device device) {
+  return {static_cast<std::int32_t>(device.type), device.index};
+}
+inline const batten_tensor* raw(const std::optional<TensorView>& view) {
+  return view ? &view->raw() : nullptr;
+}
+
+template <class AnyOptions>
+batten_call common_call(const TensorView& q, const TensorView& k, const TensorView& v,
+                        const TensorView& out, const AnyOptions& o) {
+  batten_call c{};
+  c.struct_size = sizeof(c);
+  c.q = &q.raw();
+  c.k = &k.raw();
+  c.v = &v.raw();
+  c.out = &out.raw();
+  c.lse = raw(o.lse);
+  c.q_lengths = raw(o.q_lengths);
+  c.kv_lengths = raw(o.kv_lengths);
+  c.has_scale = o.scale.has_value();
+  if (o.scale) c.scale = *o.scale;
+  c.padding_is_finite = o.padding_is_finite;
+  c.stream = o.stream;
+  c.workspace = o.workspace;
+  c.workspace_size = o.workspace_size;
+  return c;
+}
+inline batten_call dense_call(const TensorView& q, const TensorView& k, const TensorView& v,
+                              const TensorView& out, const CallOptions& o) {
+  return common_call(q, k, v, out, o);
+}
+inline batten_call packed_call(const TensorView& q, const TensorView& k, const TensorView& v,
+                               const TensorView& out, const PackedOptions& o) {
+  batten_call c = common_call(q, k, v, out, o);
+  c.offsets_q = &o.offsets_q.raw();
+  c.offsets_kv = &o.offsets_kv.raw();
+  c.max_q = o.max_q;
+  c.max_kv = o.max_kv;
+  return c;
+}
+
+// What `write(buffer, capacity, &needed)` gives, whose length is not known before.
+template <class Write>
+std::string text(const Write& write) {
+  std::size_t needed = 0;
+  check(write(nullptr, std::size_t{0}, &needed));
+  std::string json(needed, '\0');
+  check(write(json.data(), json.size(), &needed));
+  json.resize(json.find('\0') == std::string::npos ? needed : json.find('\0'));
+  return json;
+}
+inline std::string explain(const Problem& problem, Device device, const Options& options,
+                           const batten_call& call, const std::string& card) {
+  const batten_problem p = raw(problem);
+  const batten_options o = raw(options);
+  return text([&](char* json, std::size_t capacity, std::size_t* needed) {
+    return batten_explain(&p, raw(device), &o, &call, card.empty() ? nullptr : card.c_str(), json,
+                          capacity, needed);
+  });
+}
+}  // namespace capi
+
 // One layer's attention on one device: a problem and the backend chosen for it.
 class Attention {
  public:
@@ -161,24 +248,9 @@ class Attention {
   // Unsupported: it does not serve the problem.
   Attention(const Problem& problem, Device device, const Options& options = {})
       : problem_(problem), device_(device) {
-    batten_problem p{};
-    p.struct_size = sizeof(p);
-    p.dtype = static_cast<std::int32_t>(problem.dtype);
-    p.out_dtype = static_cast<std::int32_t>(problem.out_dtype);
-    p.num_heads = problem.num_heads;
-    p.num_kv_heads = problem.num_kv_heads;
-    p.head_dim = problem.head_dim;
-    p.head_dim_v = problem.head_dim_v;
-    p.mask = static_cast<std::int32_t>(problem.mask);
-    p.has_scale = problem.scale.has_value();
-    p.scale = problem.scale.value_or(0.0);
-    p.batch_invariant = problem.batch_invariant;
-    batten_options o{};
-    o.struct_size = sizeof(o);
-    o.backend = options.backend.empty() ? nullptr : options.backend.c_str();
-    o.num_threads = options.num_threads;
-    capi::check(batten_attention_create(&p, {static_cast<std::int32_t>(device.type), device.index},
-                                        &o, &handle_));
+    const batten_problem p = capi::raw(problem);
+    const batten_options o = capi::raw(options);
+    capi::check(batten_attention_create(&p, capi::raw(device), &o, &handle_));
   }
   ~Attention() { batten_attention_destroy(handle_); }
   Attention(Attention&& other) noexcept
@@ -200,24 +272,24 @@ class Attention {
   // q [B,Sq,Hq,D], k [B,Skv,Hkv,D], v [B,Skv,Hkv,Dv], out [B,Sq,Hq,Dv].
   Receipt forward(const TensorView& q, const TensorView& k, const TensorView& v,
                   const TensorView& out, const CallOptions& options = {}) {
-    return run(dense_call(q, k, v, out, options));
+    return run(capi::dense_call(q, k, v, out, options));
   }
 
   // q [Tq,Hq,D], k [Tkv,Hkv,D], v [Tkv,Hkv,Dv], out [Tq,Hq,Dv].
   Receipt forward_packed(const TensorView& q, const TensorView& k, const TensorView& v,
                          const TensorView& out, const PackedOptions& options) {
-    return run(packed_call(q, k, v, out, options));
+    return run(capi::packed_call(q, k, v, out, options));
   }
 
   // Builds the plan that an equal forward will use and reserves its scratch. Views may have null
   // data. Returns the bytes of scratch that a forward needs.
   std::uint64_t prepare(const TensorView& q, const TensorView& k, const TensorView& v,
                         const TensorView& out, const CallOptions& options = {}) {
-    return prepare(dense_call(q, k, v, out, options));
+    return prepare(capi::dense_call(q, k, v, out, options));
   }
   std::uint64_t prepare_packed(const TensorView& q, const TensorView& k, const TensorView& v,
                                const TensorView& out, const PackedOptions& options) {
-    return prepare(packed_call(q, k, v, out, options));
+    return prepare(capi::packed_call(q, k, v, out, options));
   }
   // The same for contiguous BSHD tensors of this shape.
   std::uint64_t prepare(const Shape& shape, void* stream = nullptr) {
@@ -252,44 +324,6 @@ class Attention {
     };
   }
 
-  static const batten_tensor* raw(const std::optional<TensorView>& view) {
-    return view ? &view->raw() : nullptr;
-  }
-
-  template <class AnyOptions>
-  static batten_call common_call(const TensorView& q, const TensorView& k, const TensorView& v,
-                                 const TensorView& out, const AnyOptions& o) {
-    batten_call c{};
-    c.struct_size = sizeof(c);
-    c.q = &q.raw();
-    c.k = &k.raw();
-    c.v = &v.raw();
-    c.out = &out.raw();
-    c.lse = raw(o.lse);
-    c.q_lengths = raw(o.q_lengths);
-    c.kv_lengths = raw(o.kv_lengths);
-    c.has_scale = o.scale.has_value();
-    if (o.scale) c.scale = *o.scale;
-    c.padding_is_finite = o.padding_is_finite;
-    c.stream = o.stream;
-    c.workspace = o.workspace;
-    c.workspace_size = o.workspace_size;
-    return c;
-  }
-  static batten_call dense_call(const TensorView& q, const TensorView& k, const TensorView& v,
-                                const TensorView& out, const CallOptions& o) {
-    return common_call(q, k, v, out, o);
-  }
-  static batten_call packed_call(const TensorView& q, const TensorView& k, const TensorView& v,
-                                 const TensorView& out, const PackedOptions& o) {
-    batten_call c = common_call(q, k, v, out, o);
-    c.offsets_q = &o.offsets_q.raw();
-    c.offsets_kv = &o.offsets_kv.raw();
-    c.max_q = o.max_q;
-    c.max_kv = o.max_kv;
-    return c;
-  }
-
   Receipt run(const batten_call& call) {
     batten_receipt r;  // NOLINT: all of it is written by the call
     r.struct_size = sizeof(r);
@@ -307,6 +341,21 @@ class Attention {
   Device device_;
 };
 
+// JSON text: what `auto` would take for the call and why, see batten_explain. `options.backend` may
+// name a backend or a form. With `card` ("h200") the GPU need not be here.
+inline std::string explain(const Problem& problem, Device device, const TensorView& q,
+                           const TensorView& k, const TensorView& v, const TensorView& out,
+                           const CallOptions& call = {}, const Options& options = {},
+                           const std::string& card = {}) {
+  return capi::explain(problem, device, options, capi::dense_call(q, k, v, out, call), card);
+}
+inline std::string explain_packed(const Problem& problem, Device device, const TensorView& q,
+                                  const TensorView& k, const TensorView& v, const TensorView& out,
+                                  const PackedOptions& call, const Options& options = {},
+                                  const std::string& card = {}) {
+  return capi::explain(problem, device, options, capi::packed_call(q, k, v, out, call), card);
+}
+
 // Merges two partial results of the same queries over different keys into (out, lse).
 inline void merge(const TensorView& out, const TensorView& lse, const TensorView& out2,
                   const TensorView& lse2, void* stream = nullptr) {
@@ -314,14 +363,7 @@ inline void merge(const TensorView& out, const TensorView& lse, const TensorView
 }
 
 // JSON text: versions, devices, backends and why one is not available, workspace pools.
-inline std::string info() {
-  std::size_t needed = 0;
-  capi::check(batten_info(nullptr, 0, &needed));
-  std::string json(needed, '\0');
-  capi::check(batten_info(json.data(), json.size(), &needed));
-  json.resize(json.find('\0') == std::string::npos ? needed : json.find('\0'));
-  return json;
-}
+inline std::string info() { return capi::text(&batten_info); }
 
 // Gives the pools' idle scratch memory back.
 inline void trim() { capi::check(batten_trim()); }

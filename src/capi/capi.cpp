@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "dispatch/attention.hpp"
+#include "dispatch/explain.hpp"
 #include "dispatch/info.hpp"
 #include "dispatch/workspace.hpp"
 #include "merge/merge.hpp"
@@ -86,6 +87,14 @@ T known(const T& raw, const char* name) {
   return copy;
 }
 
+void copy_text(const std::string& text, char* target, std::size_t capacity, std::size_t* needed) {
+  if (needed != nullptr) *needed = text.size() + 1;
+  if (target == nullptr || capacity == 0) return;
+  const std::size_t n = std::min(text.size(), capacity - 1);
+  std::memcpy(target, text.data(), n);
+  target[n] = '\0';
+}
+
 }  // namespace
 
 extern "C" {
@@ -143,13 +152,22 @@ int batten_merge(const batten_tensor* out, const batten_tensor* lse, const batte
 }
 
 int batten_info(char* json, size_t capacity, size_t* needed) {
+  return guarded([&] { copy_text(batten::impl::info_json(), json, capacity, needed); });
+}
+
+int batten_explain(const batten_problem* problem, batten_device device,
+                   const batten_options* options, const batten_call* call, const char* card,
+                   char* json, size_t capacity, size_t* needed) {
   return guarded([&] {
-    const std::string text = batten::impl::info_json();
-    if (needed != nullptr) *needed = text.size() + 1;
-    if (json == nullptr || capacity == 0) return;
-    const std::size_t n = std::min(text.size(), capacity - 1);
-    std::memcpy(json, text.data(), n);
-    json[n] = '\0';
+    require(problem, "problem");
+    require(call, "call");
+    batten_options known_options{};
+    if (options != nullptr) known_options = known(*options, "batten_options");
+    copy_text(
+        batten::impl::explain_json(known(*problem, "batten_problem"),
+                                   {static_cast<batten::DeviceType>(device.type), device.index},
+                                   known_options, known(*call, "batten_call"), card),
+        json, capacity, needed);
   });
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "core/env.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/nvtx.hpp"
+#include "cost/lookup.hpp"
 #include "dispatch/plan_cache.hpp"
 #include "dispatch/receipt.hpp"
 #include "dispatch/registry.hpp"
@@ -39,6 +41,7 @@ Attention::Attention(const batten_problem& problem, Device device, const batten_
       fail(ErrorCode::Unsupported, "auto: no backend on {} serves this problem ({})", device_.str(),
            passed_over_);
     }
+    if (!device_.is_cpu()) card_ = cost::card_of(device_runtime().properties(device_.index));
     return;
   }
   const Backend& backend = *choice_.backend;
@@ -84,31 +87,26 @@ std::string Attention::others_that_serve(const Backend* except, const Shape* sha
   return names.empty() ? "no backend on this device does" : "backends that do: " + names;
 }
 
-Attention::Selected Attention::select(const Shape& shape) const {
-  std::string passed_over = passed_over_;
-  for (const Backend* backend : candidates_) {
-    const auto reason = backend->why_not(problem_.problem, shape, device_, options_);
-    if (!reason) {
-      if (choice_.backend != nullptr)
-        return {backend, fmt::format("asked for by {}", choice_.source)};
-      return {backend, fmt::format("auto ({}): first that serves this call{}{}", choice_.source,
-                                   passed_over.empty() ? "" : "; ", passed_over)};
-    }
-    if (choice_.backend != nullptr) {
-      fail(ErrorCode::Unsupported, "backend {} does not serve this call: {}; {}", backend->name(),
-           *reason, others_that_serve(backend, &shape));
-    }
-    if (!passed_over.empty()) passed_over += "; ";
-    passed_over += fmt::format("{}: {}", backend->name(), *reason);
+Ranking Attention::ranked(const Shape& shape) const {
+  Ranking ranking = rank(candidates_, problem_.problem, shape, device_, options_, card_.get());
+  const bool named = choice_.backend != nullptr;
+  if (!ranking.serving.empty()) {
+    if (!passed_over_.empty() && !ranking.passed_over.empty()) ranking.passed_over += "; ";
+    ranking.passed_over += passed_over_;
+    return ranking;
+  }
+  if (named) {
+    fail(ErrorCode::Unsupported, "backend {} does not serve this call: {}; {}",
+         choice_.backend->name(), ranking.passed_over.substr(choice_.backend->name().size() + 2),
+         others_that_serve(choice_.backend, &shape));
   }
   fail(ErrorCode::Unsupported, "auto: no backend on {} serves this call ({})", device_.str(),
-       passed_over);
+       passed_over_.empty() ? ranking.passed_over
+                            : fmt::format("{}; {}", passed_over_, ranking.passed_over));
 }
 
-std::shared_ptr<const Attention::Resolved> Attention::build(const Shape& shape,
-                                                            bool& reused) const {
-  const Selected selected = select(shape);
-  const Backend& backend = *selected.backend;
+std::shared_ptr<const Plan> Attention::plan(const Backend& backend, const Shape& shape,
+                                            bool& reused) const {
   const PlanKey key{.backend = &backend,
                     .problem = problem_.problem,
                     .shape = backend.plan_key(problem_.problem, shape, options_),
@@ -117,13 +115,46 @@ std::shared_ptr<const Attention::Resolved> Attention::build(const Shape& shape,
   const auto found = PlanCache::instance().get(
       key, [&] { return backend.plan(problem_.problem, key.shape, device_, options_); });
   reused = found.reused;
-  auto resolved = std::make_shared<Resolved>();
-  resolved->shape = shape;
-  resolved->plan = found.plan;
-  resolved->receipt = make_receipt(backend.name(), found.plan->info(), selected.reason);
-  log(BATTEN_LOG_INFO, "{}: {} {} {} ({})", device_.str(), backend.name(), resolved->receipt.kernel,
-      resolved->receipt.form, selected.reason);
-  return resolved;
+  return found.plan;
+}
+
+std::shared_ptr<const Attention::Resolved> Attention::build(const Shape& shape,
+                                                            bool& reused) const {
+  const Ranking ranking = ranked(shape);
+  std::string failed;
+  for (std::size_t i = 0; i < ranking.serving.size(); ++i) {
+    const Backend& backend = *ranking.serving[i].backend;
+    std::shared_ptr<const Plan> found;
+    try {
+      found = plan(backend, shape, reused);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      // Nobody asked for this one by name: the next may do. The last one's error is the answer, and
+      // so is a mistake of the caller's, which no other backend would mend.
+      const auto* own = dynamic_cast<const Error*>(&error);
+      const bool of_caller = own != nullptr && own->code() == ErrorCode::InvalidArgument;
+      if (of_caller || i + 1 == ranking.serving.size()) throw;
+      log(BATTEN_LOG_WARNING, "{}: {} has no plan for this call, auto goes on with the next: {}",
+          device_.str(), backend.name(), error.what());
+      failed += fmt::format("; {} failed: {}", backend.name(), error.what());
+      continue;
+    }
+    const std::string reason =
+        choice_.backend != nullptr
+            ? fmt::format("asked for by {}", choice_.source)
+            : fmt::format("auto ({}): {}{}{}{}", choice_.source,
+                          why_first(std::span(ranking.serving)), failed,
+                          ranking.passed_over.empty() ? "" : "; ", ranking.passed_over);
+    auto resolved = std::make_shared<Resolved>();
+    resolved->shape = shape;
+    resolved->plan = std::move(found);
+    resolved->receipt = make_receipt(backend.name(), resolved->plan->info(), reason);
+    log(BATTEN_LOG_INFO, "{}: {} {} {} ({})", device_.str(), backend.name(),
+        resolved->receipt.kernel, resolved->receipt.form, reason);
+    return resolved;
+  }
+  fail(ErrorCode::Internal, "auto: no backend was left to plan this call");
 }
 
 std::shared_ptr<const Attention::Resolved> Attention::resolve(const Shape& shape, bool& reused) {

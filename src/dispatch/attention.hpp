@@ -11,6 +11,7 @@
 
 #include "backends/backend.hpp"
 #include "dispatch/choice.hpp"
+#include "dispatch/ranking.hpp"
 #include "problem/validate.hpp"
 
 namespace batten::impl {
@@ -33,13 +34,9 @@ class Attention {
     std::shared_ptr<const Plan> plan;
     batten_receipt receipt{};
   };
-  struct Selected {
-    const Backend* backend;
-    std::string reason;
-  };
-
   std::vector<const Backend*> find_candidates(std::string& passed_over) const;
-  Selected select(const Shape& shape) const;
+  Ranking ranked(const Shape& shape) const;
+  std::shared_ptr<const Plan> plan(const Backend& backend, const Shape& shape, bool& reused) const;
   std::shared_ptr<const Resolved> resolve(const Shape& shape, bool& reused);
   std::shared_ptr<const Resolved> build(const Shape& shape, bool& reused) const;
   void check_device_lengths(const ValidatedCall& call) const;
@@ -50,8 +47,9 @@ class Attention {
   Choice choice_;
   BackendOptions options_;
   bool check_;                              // BATTEN_CHECK
-  std::vector<const Backend*> candidates_;  // the explicit backend alone, or auto's, best first
+  std::vector<const Backend*> candidates_;  // the explicit backend alone, or auto's
   std::string passed_over_;                 // why auto left the others out
+  std::shared_ptr<const cost::Card> card_;  // auto on a GPU: what it predicts times by
 
   // The shapes seen last: a denoising loop alternates between very few.
   static constexpr std::size_t kRecent = 8;
