@@ -334,7 +334,7 @@ TEST_F(PlanReuseTest, APlanThatIsEvictedInUseFinishesItsCall) {
 TEST_F(PlanReuseTest, AFailedPlanIsTriedAgain) {
   TestCall call(good_problem(), kGpu);
   native.answers().on_plan = [] { throw Error(ErrorCode::OutOfMemory, "no room"); };
-  auto a = attention();
+  auto a = attention("native");
   for (int i = 1; i <= 2; ++i) {
     expect_error(ErrorCode::OutOfMemory, {"no room"}, [&] { (void)forward(a, call.raw); });
     EXPECT_EQ(native.plans_built(), i);

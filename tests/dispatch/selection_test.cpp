@@ -1,4 +1,6 @@
 // Which backend an attention takes, when it says no, and what the receipt says about it.
+#include <stdexcept>
+
 #include "dispatch/dispatch_test.hpp"
 
 namespace batten::testing {
@@ -211,6 +213,91 @@ TEST_F(SelectionTest, AutoGivesNoForm) {
   (void)forward(a, call_.raw);
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_EQ(seen[0], impl::BackendOptions{});
+}
+
+TEST_F(SelectionTest, AutoTakesTheFastestByPrediction) {
+  native.takes(54);
+  cudnn.takes(21.4);
+  single.takes(300);
+  auto a = attention();
+  const batten_receipt receipt = forward(a, call_.raw);
+  EXPECT_STREQ(receipt.backend, "cudnn");
+  EXPECT_STREQ(receipt.reason,
+               "auto (default): cudnn 21 us, native 54 us, single 300 us (estimated constants)");
+}
+
+TEST_F(SelectionTest, OfEqualTimesTheFirstIsTaken) {
+  for (FakeBackend* backend : {&native, &cudnn, &single}) backend->takes(7);
+  auto a = attention();
+  EXPECT_STREQ(forward(a, call_.raw).backend, "native");
+}
+
+TEST_F(SelectionTest, WithoutAPredictionComesAfterThoseWithOne) {
+  single.takes(1e6);
+  auto a = attention();
+  const batten_receipt receipt = forward(a, call_.raw);
+  EXPECT_STREQ(receipt.backend, "single");
+  EXPECT_STREQ(receipt.reason, "auto (default): single 1000000 us (estimated constants)");
+}
+
+TEST_F(SelectionTest, PredictionsAreAskedForOnceAShape) {
+  int asked = 0;
+  native.takes(5);
+  cudnn.answers().predict_us = [&](const impl::Shape& shape) {
+    ++asked;
+    return shape.max_q > 5 ? 1.0 : 10.0;
+  };
+  TestCall longer(good_problem(), kGpu, {.batch = 2, .q = 6, .kv = 7});
+  auto a = attention();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_STREQ(forward(a, call_.raw).backend, "native");
+    EXPECT_STREQ(forward(a, longer.raw).backend, "cudnn");
+  }
+  EXPECT_EQ(asked, 2);
+}
+
+TEST_F(SelectionTest, OnTheCpuAndByNameNothingIsPredicted) {
+  native.answers().predict_us = [](const impl::Shape&) -> std::optional<double> {
+    ADD_FAILURE() << "was asked";
+    return std::nullopt;
+  };
+  auto named = attention("native");
+  EXPECT_STREQ(forward(named, call_.raw).backend, "native");
+  TestCall on_cpu(good_problem(), Device::cpu());
+  auto a = attention(nullptr, Device::cpu());
+  EXPECT_STREQ(forward(a, on_cpu.raw).reason, "auto (default): first that serves this call");
+}
+
+TEST_F(SelectionTest, AutoGoesOnWhereAPlanFailsAndSaysSo) {
+  native.takes(10);
+  cudnn.takes(20);
+  single.takes(30);
+  native.answers().on_plan = [] { throw Error(ErrorCode::Unsupported, "no engine took it"); };
+  cudnn.answers().on_plan = [] { throw std::runtime_error("a fault of the library's"); };
+  auto a = attention();
+  const batten_receipt receipt = forward(a, call_.raw);
+  EXPECT_STREQ(receipt.backend, "single");
+  EXPECT_STREQ(receipt.reason,
+               "auto (default): native 10 us, cudnn 20 us, single 30 us (estimated constants); "
+               "native failed: no engine took it; cudnn failed: a fault of the library's");
+  EXPECT_STREQ(forward(a, call_.raw).backend, "single");
+  EXPECT_EQ(native.plans_built(), 1) << "it is not tried at every call";
+}
+
+TEST_F(SelectionTest, TheLastFailureIsTheAnswer) {
+  for (FakeBackend* backend : {&native, &cudnn, &single}) {
+    backend->answers().on_plan = [] { throw Error(ErrorCode::OutOfMemory, "no room"); };
+  }
+  auto a = attention();
+  expect_error(ErrorCode::OutOfMemory, {"no room"}, [&] { (void)forward(a, call_.raw); });
+  EXPECT_EQ(native.plans_built() + cudnn.plans_built() + single.plans_built(), 3);
+}
+
+TEST_F(SelectionTest, TheCallersMistakeIsNotTriedElsewhere) {
+  native.answers().on_plan = [] { throw Error(ErrorCode::InvalidArgument, "a wrong call"); };
+  auto a = attention();
+  expect_error(ErrorCode::InvalidArgument, {"a wrong call"}, [&] { (void)forward(a, call_.raw); });
+  EXPECT_EQ(cudnn.plans_built(), 0);
 }
 
 // ---- devices and options

@@ -44,6 +44,8 @@ class CleanEnvironment {
   ScopedVariable check_{"BATTEN_CHECK", {}};
   ScopedVariable workspace_{"BATTEN_WORKSPACE_MIB", {}};
   ScopedVariable threads_{"BATTEN_NUM_THREADS", {}};
+  // No card's constants but those that come with batten.
+  ScopedVariable cache_{"BATTEN_CACHE_DIR", "/nonexistent"};
 };
 
 }  // namespace batten::testing

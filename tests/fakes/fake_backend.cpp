@@ -89,6 +89,21 @@ std::optional<std::string> FakeBackend::why_not(const impl::Problem& problem,
   return std::nullopt;
 }
 
+void FakeBackend::takes(double us) {
+  answers().predict_us = [us](const impl::Shape&) { return us; };
+}
+
+std::optional<impl::cost::Prediction> FakeBackend::predict(
+    const impl::cost::Card& /*card*/, const impl::Problem& /*problem*/, const impl::Shape& shape,
+    const impl::BackendOptions& /*options*/) const {
+  const auto us = state_->answers.predict_us ? state_->answers.predict_us(shape) : std::nullopt;
+  if (!us) return std::nullopt;
+  impl::cost::Prediction prediction;
+  prediction.us = *us;
+  prediction.kernel = state_->name;
+  return prediction;
+}
+
 impl::Shape FakeBackend::plan_key(const impl::Problem& problem, const impl::Shape& shape,
                                   const impl::BackendOptions&) const {
   return state_->answers.plan_key ? state_->answers.plan_key(problem, shape) : shape;

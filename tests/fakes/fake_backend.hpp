@@ -47,6 +47,7 @@ struct FakeAnswers {
   std::function<void()> on_plan;  // may wait, or throw
   std::function<void(const RecordedRun&)> on_run;
   std::function<std::string()> remark;
+  std::function<std::optional<double>(const impl::Shape&)> predict_us;  // null: no prediction
 };
 
 class FakeBackend final : public impl::Backend {
@@ -66,6 +67,7 @@ class FakeBackend final : public impl::Backend {
   void unavailable(std::string reason, std::string remedy);
   void refuse_problems(std::string reason);
   void refuse_shapes(std::string reason);
+  void takes(double us);
 
   std::string_view name() const override { return state_->name; }
   std::vector<std::string> forms() const override { return state_->answers.forms; }
@@ -74,6 +76,10 @@ class FakeBackend final : public impl::Backend {
   std::optional<std::string> why_not(const impl::Problem& problem, const impl::Shape& shape,
                                      Device device,
                                      const impl::BackendOptions& options) const override;
+  std::optional<impl::cost::Prediction> predict(const impl::cost::Card& card,
+                                                const impl::Problem& problem,
+                                                const impl::Shape& shape,
+                                                const impl::BackendOptions& options) const override;
   impl::Shape plan_key(const impl::Problem& problem, const impl::Shape& shape,
                        const impl::BackendOptions& options) const override;
   std::shared_ptr<const impl::Plan> plan(const impl::Problem& problem, const impl::Shape& shape,
