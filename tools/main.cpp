@@ -30,6 +30,8 @@ Examples:
   batten attend qkv.safetensors -o out.safetensors --verify
   batten verify --quick
   batten bench --batch-size 1 4 --query-length 256 --kv-length 4096 --num-heads 12 --num-kv-heads 4
+  batten explain --gpu h200 --shape 4,128,4096,12,4
+  batten tune
 
 `batten VERB --help` explains a verb's options. Results go to stdout or to files, messages to stderr.
 
@@ -38,6 +40,8 @@ not serve the call), 5 verification failed, 130 interrupted, 1 a fault of batten
 
 Environment: BATTEN_BACKEND, BATTEN_NUM_THREADS, BATTEN_LOG_LEVEL, NO_COLOR.)";
 
+const std::vector<std::string> kVerbs{"info", "attend", "verify", "bench", "explain", "tune"};
+const std::string kVerbNames = "info, attend, verify, bench, explain or tune";
 const std::vector<std::string> kLogLevels{"debug", "info", "warning", "error", "off"};
 
 // Option names of `app` for suggestions.
@@ -66,11 +70,11 @@ std::string describe_extras(const CLI::App& app, const CLI::App& verb) {
 
 std::string describe_missing_verb(const CLI::App& app) {
   const std::vector<std::string> words = app.remaining();
-  if (words.empty()) return "a verb is missing: info, attend, verify or bench";
+  if (words.empty()) return "a verb is missing: " + kVerbNames;
   if (words.front().starts_with('-')) return describe_extras(app, app);
-  const std::string meant = nearest_word(words.front(), {"info", "attend", "verify", "bench"});
-  return fmt::format("unknown verb '{}'{}, expected info, attend, verify or bench", words.front(),
-                     meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant));
+  const std::string meant = nearest_word(words.front(), kVerbs);
+  return fmt::format("unknown verb '{}'{}, expected {}", words.front(),
+                     meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), kVerbNames);
 }
 
 int usage_error(const Console& console, const std::string& text) {
@@ -128,7 +132,8 @@ int run(int argc, char** argv) {
   const auto formatter = std::make_shared<HelpFormatter>();
   app.formatter(formatter);
 
-  const std::array<Verb, 4> verbs{add_info(app), add_attend(app), add_verify(app), add_bench(app)};
+  const std::array<Verb, 6> verbs{add_info(app),  add_attend(app),  add_verify(app),
+                                  add_bench(app), add_explain(app), add_tune(app)};
   // The global options may stand before or after the verb, and every verb's help shows them.
   const auto add_globals = [&log_level](CLI::App& target) {
     target.set_help_flag("-h,--help", "Print this help and exit");

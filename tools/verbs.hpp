@@ -21,5 +21,7 @@ Verb add_info(CLI::App& parent);
 Verb add_attend(CLI::App& parent);
 Verb add_verify(CLI::App& parent);
 Verb add_bench(CLI::App& parent);
+Verb add_explain(CLI::App& parent);
+Verb add_tune(CLI::App& parent);
 
 }  // namespace batten::tools
