@@ -36,19 +36,6 @@ struct Constants {
   friend bool operator==(const Constants&, const Constants&) = default;
 };
 
-// The numbers of Constants by name, for documents and tables.
-struct ConstantMember {
-  const char* name;
-  double Constants::*member;
-};
-inline constexpr ConstantMember kConstantMembers[] = {{"launch_us", &Constants::launch_us},
-                                                      {"tile_us", &Constants::tile_us},
-                                                      {"block_us", &Constants::block_us},
-                                                      {"part_us", &Constants::part_us},
-                                                      {"merge_us", &Constants::merge_us},
-                                                      {"tflops", &Constants::tflops},
-                                                      {"gbps", &Constants::gbps}};
-
 // A dense call whose backends were all measured.
 struct MeasuredShape {
   DType dtype = DType::none;

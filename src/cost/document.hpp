@@ -27,6 +27,19 @@ struct Document {
   friend bool operator==(const Document&, const Document&) = default;
 };
 
+// The numbers of Constants by name, for documents and tables.
+struct ConstantMember {
+  const char* name;
+  double Constants::*member;
+};
+inline constexpr ConstantMember kConstantMembers[] = {{"launch_us", &Constants::launch_us},
+                                                      {"tile_us", &Constants::tile_us},
+                                                      {"block_us", &Constants::block_us},
+                                                      {"part_us", &Constants::part_us},
+                                                      {"merge_us", &Constants::merge_us},
+                                                      {"tflops", &Constants::tflops},
+                                                      {"gbps", &Constants::gbps}};
+
 inline constexpr int kDocumentVersion = 1;
 
 // Throws Error{InvalidArgument} with what is wrong and where: no JSON, another format or version, a

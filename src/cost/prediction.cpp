@@ -25,6 +25,13 @@ double seen_keys(Mask mask, const Lengths& n) {
 
 }  // namespace
 
+double power_share(double us) noexcept {
+  constexpr double kNone = 500;    // microseconds below which the limit does not act
+  constexpr double kAll = 10'000;  // beyond which it acts in full
+  if (us <= kNone) return 0;
+  return std::min(std::log(us / kNone) / std::log(kAll / kNone), 1.0);
+}
+
 Prediction predict(const Card::Entry& entry, const Work& work) {
   const Constants& c = entry.constants;
   Prediction p;
@@ -35,13 +42,13 @@ Prediction predict(const Card::Entry& entry, const Work& work) {
              Term{"merges", work.merges, c.merge_us}};
   double tiles_us = 0;
   for (const Term& term : std::span(p.terms).subspan(1)) tiles_us += term.us();
-  if (c.tflops > 0) p.power_us = work.flops / c.tflops * 1e-6;
-  if (c.gbps > 0) p.memory_us = work.bytes / c.gbps * 1e-3;
   double most = tiles_us;
-  if (p.power_us > most) {
-    most = p.power_us;
+  const double at_limit = c.tflops > 0 ? work.flops / c.tflops * 1e-6 : 0;
+  if (const double share = power_share(tiles_us); at_limit > tiles_us && share > 0) {
+    p.power_us = most = tiles_us + share * (at_limit - tiles_us);
     p.bound = "power";
   }
+  if (c.gbps > 0) p.memory_us = work.bytes / c.gbps * 1e-3;
   if (p.memory_us > most) {
     most = p.memory_us;
     p.bound = "memory";

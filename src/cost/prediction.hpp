@@ -31,17 +31,22 @@ struct Term {
   double us() const noexcept { return count * unit_us; }
 };
 
-// Launches, and the largest of: the terms' sum, the time at the power limit, that of the memory.
+// Launches, and the larger of: what the tiles take, which the power limit draws out, and the time
+// of the memory.
 struct Prediction {
   double us = 0;
   std::string kernel;  // whose constants: "native d128"
   Origin origin = Origin::estimated;
   bool exact = false;  // this very call was measured, the terms did not decide
   std::array<Term, 5> terms;
-  double power_us = 0;   // the floating-point operations at the power limit; 0: no limit known
-  double memory_us = 0;  // the bytes at the memory's speed; 0: no limit known
-  const char* bound = "tiles";  // which of the three decides: "tiles", "power" or "memory"
+  double power_us = 0;          // of the tiles under the power limit; 0: it does not reach them
+  double memory_us = 0;         // the bytes at the memory's speed; 0: no limit known
+  const char* bound = "tiles";  // what decides: "tiles", "power" or "memory"
 };
+
+// How much of the way to the power limit a call of so many microseconds goes, 0 to 1: the limit
+// acts on the mean of milliseconds, so that short calls are done before it does.
+double power_share(double us) noexcept;
 
 // The time of `work` on a kernel with these constants.
 Prediction predict(const Card::Entry& entry, const Work& work);

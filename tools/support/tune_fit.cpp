@@ -13,6 +13,8 @@ namespace {
 
 // A memory call counts as bound by memory when the tiles alone explain no more than this of it.
 constexpr double kMemoryBound = 0.9;
+// A costs call is left out when its bytes alone take this much of it.
+constexpr double kNearMemory = 0.8;
 
 // Solves the normal equations for the columns of `chosen`; false where they depend on each other.
 bool solve(std::span<const std::vector<double>> rows, const std::vector<std::size_t>& chosen,
@@ -66,11 +68,13 @@ cost::Constants fit_bytes(std::span<const TuneSample> samples) {
   return c;
 }
 
-cost::Constants fit_tiles(std::span<const TuneSample> samples) {
+// `gbps` is the memory's speed, or 0: calls that it may bind tell nothing of tiles.
+cost::Constants fit_tiles(std::span<const TuneSample> samples, double gbps) {
   std::vector<std::vector<double>> rows;
   for (const TuneSample& s : samples) {
     if (s.call.purpose != Purpose::costs) continue;
-    const TuneWork& w = s.work;
+    if (gbps > 0 && s.work.bytes / gbps * 1e-3 > kNearMemory * s.measured_us) continue;
+    const cost::Work& w = s.work;
     std::vector<double> row{w.launches, w.starts, w.blocks, w.parts, w.merges};
     for (double& value : row) value /= s.measured_us;
     rows.push_back(std::move(row));
@@ -87,15 +91,20 @@ cost::Constants fit_tiles(std::span<const TuneSample> samples) {
 
 bool tells_of_costs(const TuneSample& sample) { return sample.call.purpose == Purpose::costs; }
 
-}  // namespace
-
-double time_of(const cost::Constants& c, const TuneWork& w) {
-  const double tiles =
-      w.starts * c.tile_us + w.blocks * c.block_us + w.parts * c.part_us + w.merges * c.merge_us;
-  const double power = c.tflops > 0 ? w.flops / c.tflops * 1e-6 : 0;
-  const double memory = c.gbps > 0 ? w.bytes / c.gbps * 1e-3 : 0;
-  return w.launches * c.launch_us + std::max({tiles, power, memory});
+double time_of(const cost::Constants& constants, const cost::Work& work) {
+  return cost::predict({constants, cost::Origin::measured}, work).us;
 }
+
+// The speed under the power limit that explains a long call, or 0 where the tiles alone do.
+double sustained_tflops(const TuneSample& s, const cost::Constants& tiles) {
+  const double tiles_us = time_of(tiles, s.work) - s.work.launches * tiles.launch_us;
+  const double excess = s.measured_us - s.work.launches * tiles.launch_us - tiles_us;
+  const double share = cost::power_share(tiles_us);
+  if (excess <= 0 || share <= 0) return 0;
+  return s.work.flops / (tiles_us + excess / share) * 1e-6;
+}
+
+}  // namespace
 
 std::vector<double> least_squares(std::span<const std::vector<double>> rows) {
   const std::size_t n = rows.empty() ? 0 : rows.front().size();
@@ -125,7 +134,7 @@ std::optional<Fit> fit(std::span<const TuneSample> samples, double gbps) {
   const bool has_blocks =
       std::ranges::any_of(samples, [](const TuneSample& s) { return s.work.blocks > 0; });
   Fit f;
-  f.constants = has_blocks ? fit_tiles(samples) : fit_bytes(samples);
+  f.constants = has_blocks ? fit_tiles(samples, gbps) : fit_bytes(samples);
   cost::Constants& c = f.constants;
   const TuneCall& call = samples.front().call;
   c.kernel = call.kernel;
@@ -133,9 +142,8 @@ std::optional<Fit> fit(std::span<const TuneSample> samples, double gbps) {
   c.causal = call.causal();
   const cost::Constants tiles = c;
   for (const TuneSample& s : samples) {
+    if (s.call.purpose == Purpose::power) c.tflops = sustained_tflops(s, tiles);
     const double without_launch = s.measured_us - s.work.launches * c.launch_us;
-    if (without_launch <= 0) continue;
-    if (s.call.purpose == Purpose::power) c.tflops = s.work.flops / without_launch * 1e-6;
     if (s.call.purpose == Purpose::memory && time_of(tiles, s.work) < kMemoryBound * s.measured_us)
       c.gbps = s.work.bytes / without_launch * 1e-3;
   }

@@ -7,19 +7,14 @@
 #include <vector>
 
 #include "cost/card.hpp"
+#include "cost/prediction.hpp"
 #include "support/tune_plan.hpp"
 
 namespace batten::tools {
 
-// What the model says a call is made of; the counts of cost::Work.
-struct TuneWork {
-  double launches = 1, starts = 0, blocks = 0, parts = 0, merges = 0;
-  double flops = 0, bytes = 0;
-};
-
 struct TuneSample {
   TuneCall call;
-  TuneWork work;
+  cost::Work work;  // what the library's model says the call is made of
   double measured_us = 0;
 };
 
@@ -29,9 +24,6 @@ struct Fit {
   double median_error = 0;        // |fitted / measured - 1| of the samples
   double worst_error = 0;
 };
-
-// The time that constants give; as the library's own prediction.
-double time_of(const cost::Constants& constants, const TuneWork& work);
 
 // `samples` of one kernel, head dim and mask. `gbps` is the memory's speed as other kernels showed
 // it, or 0. Nothing where no sample tells of the costs.

@@ -44,8 +44,8 @@ constexpr Kernel kKernels[] = {
 };
 
 constexpr int kTileRows = 128;
-// Operations of the call that measures the power limit: a millisecond on a large card.
-constexpr double kPowerFlops = 5e11;
+// Operations of the call that measures the power limit: some ten milliseconds on a large card.
+constexpr double kPowerFlops = 6e12;
 
 class Planner {
  public:
@@ -115,11 +115,11 @@ class Planner {
 
   void power() {
     constexpr int kHeads = 16;
-    constexpr std::int64_t kLength = 8192;
-    const double one =
-        4.0 * kLength * kLength * kHeads * kernel_.head_dim / (kernel_.causal ? 2 : 1);
+    const std::int64_t length = kernel_.causal ? 16384 : 8192;
+    const double one = 4.0 * static_cast<double>(length * length) * kHeads * kernel_.head_dim /
+                       (kernel_.causal ? 2 : 1);
     const auto batch = static_cast<std::int64_t>(std::max(1.0, kPowerFlops / one));
-    add(Purpose::power, batch, kLength, kLength, kHeads, kHeads);
+    add(Purpose::power, batch, length, length, kHeads, kHeads);
   }
 
   void decode() {

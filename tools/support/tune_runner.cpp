@@ -131,13 +131,13 @@ Json explain_call(const TuneCall& call, Device device) {
                              {.backend = call.backend.empty() ? "auto" : call.backend}));
 }
 
-std::optional<TuneWork> work_in(const Json& answer, const TuneCall& call) {
+std::optional<cost::Work> work_in(const Json& answer, const TuneCall& call) {
   const Json* candidate = candidate_in(answer, call.backend);
   if (candidate == nullptr || !candidate->value("serves", false)) return std::nullopt;
   // A prediction by the constants of another kernel would be of other counts.
   if (candidate->value("kernel", "").substr(0, call.kernel.size() + 1) != call.kernel + " ")
     return std::nullopt;
-  TuneWork work;
+  cost::Work work;
   work.flops = answer.value("flops", 0.0);
   work.bytes = answer.value("bytes", 0.0);
   for (const Json& term : candidate->value("terms", Json::array())) {

@@ -21,7 +21,7 @@ namespace batten::tools {
 struct TuneSources {
   // The library's counts for a call; nothing where the backend does not serve it, or has no model
   // for this kernel.
-  std::function<std::optional<TuneWork>(const TuneCall&)> work;
+  std::function<std::optional<cost::Work>(const TuneCall&)> work;
   // Microseconds of a call; nothing where it turns out not to be served.
   std::function<std::optional<double>(const TuneCall&)> time;
   // Told before each measurement: how many are done, of how many, and the next.
@@ -49,7 +49,7 @@ std::vector<cost::Measured> measure_shapes(const std::vector<cost::MeasuredShape
 Json explain_call(const TuneCall& call, Device device);
 
 // The counts in explain_call()'s answer.
-std::optional<TuneWork> work_in(const Json& answer, const TuneCall& call);
+std::optional<cost::Work> work_in(const Json& answer, const TuneCall& call);
 
 // Times calls by replays of a CUDA graph. Inputs are slices of one large piece of random numbers,
 // so that a new shape costs neither memory nor time; the slices rotate, so that they do not sit in
