@@ -45,19 +45,35 @@ TEST(Prediction, AddsTermsUp) {
   EXPECT_DOUBLE_EQ(sum, p.us);
 }
 
-TEST(Prediction, IsBoundByPowerAndByMemory) {
+TEST(Prediction, IsBoundByMemory) {
   Card::Entry entry;
-  entry.constants = {.kernel = "k", .launch_us = 2, .block_us = 1, .tflops = 500, .gbps = 4000};
-  const Work work{.blocks = 10, .flops = 1e10, .bytes = 1e7};
-  Prediction p = predict(entry, work);  // 10, 20 and 2.5 us
-  EXPECT_DOUBLE_EQ(p.us, 22);
-  EXPECT_STREQ(p.bound, "power");
-  entry.constants.gbps = 400;  // 25 us
-  p = predict(entry, work);
+  entry.constants = {.kernel = "k", .launch_us = 2, .block_us = 1, .gbps = 400};
+  const Prediction p = predict(entry, {.blocks = 10, .bytes = 1e7});
   EXPECT_DOUBLE_EQ(p.us, 27);
   EXPECT_STREQ(p.bound, "memory");
-  EXPECT_DOUBLE_EQ(p.power_us, 20);
   EXPECT_DOUBLE_EQ(p.memory_us, 25);
+}
+
+TEST(Prediction, FeelsThePowerLimitInLongCallsOnly) {
+  Card::Entry entry;
+  entry.constants = {.kernel = "k", .block_us = 1, .tflops = 500};
+  const auto of = [&](double blocks) {  // at the limit half as long again
+    return predict(entry, {.blocks = blocks, .flops = blocks * 1.5 * 500e6});
+  };
+  EXPECT_DOUBLE_EQ(of(400).us, 400);
+  EXPECT_STREQ(of(400).bound, "tiles");
+  EXPECT_GT(of(2000).us, 2000);
+  EXPECT_LT(of(2000).us, 3000);
+  EXPECT_STREQ(of(2000).bound, "power");
+  EXPECT_DOUBLE_EQ(of(20'000).us, 30'000);
+  // A longer call never takes less.
+  double before = 0;
+  for (double blocks = 100; blocks < 30'000; blocks *= 1.1) {
+    EXPECT_GT(of(blocks).us, before);
+    before = of(blocks).us;
+  }
+  // Below the limit nothing changes.
+  EXPECT_DOUBLE_EQ(predict(entry, {.blocks = 20'000, .flops = 1}).us, 20'000);
 }
 
 TEST(Flops, CountWhatIsSeen) {
