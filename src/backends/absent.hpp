@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/backend.hpp"
 #include "core/error.hpp"
@@ -16,6 +17,7 @@ struct Elsewhere {
                                              const BackendOptions&) = nullptr;
   std::optional<std::string> (*why_not_on)(const cost::Card&, const Problem&, const Shape&,
                                            const BackendOptions&) = nullptr;
+  std::vector<std::string> (*forms)() = nullptr;
 };
 
 class AbsentBackend final : public Backend {
@@ -27,6 +29,9 @@ class AbsentBackend final : public Backend {
         elsewhere_(elsewhere) {}
 
   std::string_view name() const override { return name_; }
+  std::vector<std::string> forms() const override {
+    return elsewhere_.forms == nullptr ? std::vector<std::string>() : elsewhere_.forms();
+  }
   Availability availability(Device) const override {
     return {.available = false, .reason = reason_, .remedy = remedy_, .library = {}};
   }

@@ -3,7 +3,9 @@
 #include "backends/absent.hpp"
 #include "backends/cpu/cpu.hpp"
 #include "backends/cudnn/cost.hpp"
+#include "backends/cudnn/rules.hpp"
 #include "backends/native/cost.hpp"
+#include "backends/native/rules.hpp"
 #include "backends/reference/reference.hpp"
 #include "backends/single/cost.hpp"
 #include "dispatch/registry.hpp"
@@ -34,9 +36,10 @@ std::unique_ptr<Backend> native_backend() {
   return make_native();
 #elif BATTEN_WITH_CUDA
   return absent("native", "this build of batten was made without its sm90 kernels",
-                "rebuild with 90a in BATTEN_CUDA_ARCHS", {native::predict, native::why_not_on});
+                "rebuild with 90a in BATTEN_CUDA_ARCHS",
+                {native::predict, native::why_not_on, native::forms});
 #else
-  return absent("native", kNoCuda, kWithCuda, {native::predict, native::why_not_on});
+  return absent("native", kNoCuda, kWithCuda, {native::predict, native::why_not_on, native::forms});
 #endif
 }
 
@@ -45,9 +48,10 @@ std::unique_ptr<Backend> cudnn_backend() {
   return make_cudnn();
 #elif BATTEN_WITH_CUDA
   return absent("cudnn", "this build of batten was made without the cuDNN headers",
-                "install cuDNN's headers and rebuild", {cudnn::predict, cudnn::why_not_on});
+                "install cuDNN's headers and rebuild",
+                {cudnn::predict, cudnn::why_not_on, cudnn::forms});
 #else
-  return absent("cudnn", kNoCuda, kWithCuda, {cudnn::predict, cudnn::why_not_on});
+  return absent("cudnn", kNoCuda, kWithCuda, {cudnn::predict, cudnn::why_not_on, cudnn::forms});
 #endif
 }
 

@@ -19,6 +19,7 @@ BATTEN = os.environ.get("BATTEN", "batten")
 SLOW = os.environ.get("BATTEN_TEST_QUICK") == "1"
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "data"
 
+VERBS = ("info", "attend", "verify", "bench", "explain", "tune")
 OK, USAGE, BAD_INPUT, UNAVAILABLE, VERIFICATION_FAILED, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
 # What the user's shell may set must not change what the tests see.
@@ -48,7 +49,7 @@ class CommandTest(unittest.TestCase):
         done = subprocess.run(
             [BATTEN, *map(str, arguments)],
             cwd=self.folder,
-            env={**ENVIRONMENT, **(env or {})},
+            env={**ENVIRONMENT, "BATTEN_CACHE_DIR": str(self.folder / "cache"), **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -96,7 +97,7 @@ class CommandTest(unittest.TestCase):
 
     def fails(self, code, *arguments, says=(), prints=False, **options):
         """One line on stderr with all of `says`; nothing on stdout unless `prints`."""
-        verb = next((a for a in map(str, arguments) if a in ("info", "attend", "verify", "bench")), "")
+        verb = next((a for a in map(str, arguments) if a in VERBS), "")
         before = self.contents()
         result = self.batten(*arguments, **options)
         self.assertEqual(result.code, code, str(result))

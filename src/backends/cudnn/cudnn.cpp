@@ -24,7 +24,7 @@ class CudnnBackend final : public Backend {
  public:
   std::string_view name() const override { return "cudnn"; }
 
-  std::vector<std::string> forms() const override { return {"dense", "packed", "lengths"}; }
+  std::vector<std::string> forms() const override { return cudnn::forms(); }
 
   Availability availability(Device device) const override {
     if (auto absent = without_gpu(device, "cuDNN's kernels")) return *absent;

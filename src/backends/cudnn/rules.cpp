@@ -81,6 +81,10 @@ const char* name_of(Form form) noexcept {
   return "unknown";
 }
 
+std::vector<std::string> forms() {
+  return {name_of(Form::dense), name_of(Form::packed), name_of(Form::lengths)};
+}
+
 std::optional<Form> parse_form(std::string_view name) noexcept {
   for (const Form form : {Form::dense, Form::packed, Form::lengths}) {
     if (name == name_of(form)) return form;

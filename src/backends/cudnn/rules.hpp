@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "problem/problem.hpp"
 
@@ -27,6 +28,7 @@ enum class Form : std::int8_t {
 };
 const char* name_of(Form form) noexcept;
 std::optional<Form> parse_form(std::string_view name) noexcept;
+std::vector<std::string> forms();  // their names, which a user may force
 
 // How the dense form states keys or values that all samples share (batch stride 0): TMA's tensor
 // maps have no stride 0.
