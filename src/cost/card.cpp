@@ -34,7 +34,7 @@ const char* name_of(Origin origin) noexcept {
   return "estimated";
 }
 
-std::string Constants::str() const {
+std::string kernel_name(std::string_view kernel, int head_dim, bool causal) {
   return fmt::format("{} d{}{}", kernel, head_dim, causal ? " causal" : "");
 }
 

@@ -19,6 +19,9 @@ enum class Origin : std::int8_t {
 };
 const char* name_of(Origin origin) noexcept;
 
+// "native d128 causal"
+std::string kernel_name(std::string_view kernel, int head_dim, bool causal);
+
 // What a kernel's time is made of. Kernels of one name differ by head dim and mask.
 struct Constants {
   std::string kernel;  // "native", "cudnn", "cudnn:packed", ...
@@ -32,7 +35,7 @@ struct Constants {
   double tflops = 0;     // what the card sustains at its power limit; 0: no limit
   double gbps = 0;       // 10^9 bytes a second from memory; 0: no limit
 
-  std::string str() const;  // "native d128 causal"
+  std::string str() const { return kernel_name(kernel, head_dim, causal); }
   friend bool operator==(const Constants&, const Constants&) = default;
 };
 

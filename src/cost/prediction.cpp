@@ -35,7 +35,9 @@ double power_share(double us) noexcept {
 Prediction predict(const Card::Entry& entry, const Work& work) {
   const Constants& c = entry.constants;
   Prediction p;
-  p.kernel = c.str();
+  p.kernel = c.kernel;
+  p.head_dim = c.head_dim;
+  p.causal = c.causal;
   p.origin = entry.origin;
   p.terms = {Term{"launches", work.launches, c.launch_us}, Term{"tiles", work.starts, c.tile_us},
              Term{"key blocks", work.blocks, c.block_us}, Term{"parts", work.parts, c.part_us},

@@ -35,13 +35,17 @@ struct Term {
 // of the memory.
 struct Prediction {
   double us = 0;
-  std::string kernel;  // whose constants: "native d128"
+  std::string kernel;  // whose constants
+  int head_dim = 0;    // likewise
+  bool causal = false;
   Origin origin = Origin::estimated;
   bool exact = false;  // this very call was measured, the terms did not decide
   std::array<Term, 5> terms;
   double power_us = 0;          // of the tiles under the power limit; 0: it does not reach them
   double memory_us = 0;         // the bytes at the memory's speed; 0: no limit known
   const char* bound = "tiles";  // what decides: "tiles", "power" or "memory"
+
+  std::string kernel_text() const { return kernel_name(kernel, head_dim, causal); }
 };
 
 // How much of the way to the power limit a call of so many microseconds goes, 0 to 1: the limit

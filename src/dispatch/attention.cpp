@@ -7,6 +7,7 @@
 
 #include "core/env.hpp"
 #include "core/error.hpp"
+#include "core/hash.hpp"
 #include "core/log.hpp"
 #include "core/nvtx.hpp"
 #include "cost/lookup.hpp"
@@ -20,6 +21,11 @@ namespace {
 
 std::string unavailable_text(const Availability& a) {
   return a.remedy.empty() ? a.reason : fmt::format("{}; {}", a.reason, a.remedy);
+}
+
+// A few of a shape's sizes in one number: equal shapes have equal ones.
+std::uint64_t mark_of(const Shape& s) {
+  return hash_of(s.batch, s.max_q, s.max_kv, s.tokens_q, s.tokens_kv);
 }
 
 }  // namespace
@@ -158,17 +164,19 @@ std::shared_ptr<const Attention::Resolved> Attention::build(const Shape& shape,
 }
 
 std::shared_ptr<const Attention::Resolved> Attention::resolve(const Shape& shape, bool& reused) {
+  const std::uint64_t mark = mark_of(shape);
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& entry : recent_) {
-      if (entry && entry->shape == shape) {
+    for (std::size_t i = 0; i < kRecent; ++i) {
+      if (marks_[i] == mark && recent_[i] && recent_[i]->shape == shape) {
         reused = true;
-        return entry;
+        return recent_[i];
       }
     }
   }
   auto resolved = build(shape, reused);
   const std::lock_guard lock(mutex_);
+  marks_[next_recent_] = mark;
   recent_[next_recent_] = resolved;
   next_recent_ = (next_recent_ + 1) % kRecent;
   return resolved;

@@ -4,6 +4,7 @@
 #include <batten/batten.h>
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,9 +52,11 @@ class Attention {
   std::string passed_over_;                 // why auto left the others out
   std::shared_ptr<const cost::Card> card_;  // auto on a GPU: what it predicts times by
 
-  // The shapes seen last: a denoising loop alternates between very few.
-  static constexpr std::size_t kRecent = 8;
-  std::mutex mutex_;  // guards recent_
+  // The shapes seen last: a denoising loop alternates between few, a server's batches between more.
+  // `marks_` finds one without looking at them all.
+  static constexpr std::size_t kRecent = 64;
+  std::mutex mutex_;  // guards the three below
+  std::array<std::uint64_t, kRecent> marks_{};
   std::array<std::shared_ptr<const Resolved>, kRecent> recent_;
   std::size_t next_recent_ = 0;
 };

@@ -73,7 +73,7 @@ Json prediction_json(const cost::Prediction& p) {
                      {"unit_us", rounded(term.unit_us)},
                      {"us", rounded(term.us())}});
   }
-  return {{"kernel", p.kernel},
+  return {{"kernel", p.kernel_text()},
           {"constants", name_of(p.origin)},
           {"measured", p.exact},
           {"terms", std::move(terms)},

@@ -37,7 +37,7 @@ TEST(Prediction, AddsTermsUp) {
       entry, {.launches = 2, .starts = 3, .blocks = 10, .parts = 1, .merges = 2, .flops = 1e30});
   EXPECT_DOUBLE_EQ(p.us, 2 * 2 + 3 * 3 + 10 * 5 + 7 + 2 * 11);
   EXPECT_STREQ(p.bound, "tiles");
-  EXPECT_EQ(p.kernel, "k d128");
+  EXPECT_EQ(p.kernel_text(), "k d128");
   EXPECT_EQ(p.origin, Origin::shipped);
   EXPECT_FALSE(p.exact);
   double sum = 0;
