@@ -186,6 +186,7 @@ inline const batten_tensor* raw(const std::optional<TensorView>& view) {
   return view ? &view->raw() : nullptr;
 }
 
+// What dense and packed calls have in common.
 template <class AnyOptions>
 batten_call common_call(const TensorView& q, const TensorView& k, const TensorView& v,
                         const TensorView& out, const AnyOptions& o) {

@@ -146,6 +146,25 @@ TEST_F(CppHeaderTest, ADenseCallArrives) {
   EXPECT_EQ(receipt.reason(), "auto (default): first that serves this call");
 }
 
+TEST_F(CppHeaderTest, ExplainTakesCallsAsForwardDoes) {
+  native.takes(12);
+  const Problem problem{.dtype = f16, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+  const Device device = Device::cuda(0);
+  const TensorView q(nullptr, f16, {2, 3, 4, 64}, device), kv(nullptr, f16, {2, 5, 2, 64}, device);
+  const std::string dense = explain(problem, device, q, kv, kv, q);
+  EXPECT_NE(dense.find("native 12 us"), std::string::npos) << dense;
+  EXPECT_EQ(dense.back(), '}');
+  const TensorView packed_q(nullptr, f16, {8, 4, 64}, device),
+      packed_kv(nullptr, f16, {9, 2, 64}, device);
+  const std::vector<std::int32_t> offsets_q{0, 3, 8}, offsets_kv{0, 5, 9};
+  const std::string packed =
+      explain_packed(problem, device, packed_q, packed_kv, packed_kv, packed_q,
+                     {.offsets_q = offsets_q, .offsets_kv = offsets_kv}, {.backend = "native"});
+  EXPECT_NE(packed.find("asked for by option"), std::string::npos) << packed;
+  EXPECT_THROW((void)explain(problem, device, q, kv, kv, q, {}, {}, "h300"), Error);
+  EXPECT_TRUE(native.runs().empty());
+}
+
 TEST_F(CppHeaderTest, APackedCallArrives) {
   const std::vector<std::int32_t> offsets_q{0, 3, 8}, offsets_kv{0, 5, 9}, lengths{2, 5};
   const TensorView q = view(1, {8, 4, 64}), k = view(2, {9, 2, 64}), v = view(3, {9, 2, 64}),

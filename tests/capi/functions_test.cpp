@@ -230,6 +230,113 @@ TEST_F(CapiTest, InfoReportsABadVariable) {
                 {"BATTEN_NUM_THREADS=0", "from 1 to"});
 }
 
+// ---- batten_explain
+// -----------------------------------------------------------------------------------
+
+class ExplainTest : public CapiTest {
+ protected:
+  ExplainTest() {
+    native.takes(20);
+    cudnn.takes(10);
+    reference.takes(1);
+  }
+
+  int explain(const char* backend, const char* card, std::string* text) {
+    batten_options options{};
+    options.struct_size = sizeof(options);
+    options.backend = backend;
+    size_t needed = 0;
+    const int status =
+        batten_explain(&call_.problem, kCudaZero, &options, &call_.raw, card, nullptr, 0, &needed);
+    if (status != BATTEN_OK) return status;
+    std::string json(needed, 'x');
+    const int again = batten_explain(&call_.problem, kCudaZero, &options, &call_.raw, card,
+                                     json.data(), json.size(), nullptr);
+    *text = json.c_str();
+    return again;
+  }
+  nlohmann::json explained(const char* backend = nullptr) {
+    std::string text;
+    EXPECT_EQ(explain(backend, nullptr, &text), BATTEN_OK) << batten_last_error();
+    return nlohmann::json::parse(text);
+  }
+
+  FakeBackend& cudnn = backends_.add("cudnn");
+  FakeBackend& single = backends_.add("single");
+  FakeBackend& reference = backends_.add("reference", /*automatic=*/false);
+};
+
+TEST_F(ExplainTest, SaysWhatAutoTakesAndRunsNothing) {
+  single.refuse_shapes("too odd");
+  const auto json = explained();
+  EXPECT_EQ(json["device"], "cuda:0");
+  EXPECT_EQ(json["card"]["name"], "Fake H100");
+  EXPECT_EQ(json["card"]["multiprocessors"], 132);
+  EXPECT_EQ(json["chosen"], "cudnn");
+  EXPECT_EQ(json["reason"], "auto (default): cudnn 10 us, native 20 us (estimated constants)");
+  ASSERT_EQ(json["candidates"].size(), 4u);
+  EXPECT_EQ(json["candidates"][0]["backend"], "native");
+  EXPECT_EQ(json["candidates"][0]["predicted_us"], 20);
+  EXPECT_EQ(json["candidates"][0]["taken"], false);
+  EXPECT_EQ(json["candidates"][1]["taken"], true);
+  EXPECT_EQ(json["candidates"][2]["serves"], false);
+  EXPECT_EQ(json["candidates"][2]["why"], "too odd");
+  EXPECT_EQ(json["candidates"][3]["why"], "only when named");
+  EXPECT_EQ(native.plans_built() + cudnn.plans_built(), 0);
+}
+
+TEST_F(ExplainTest, AgreesWithForward) {
+  const Handle attention = create();
+  batten_receipt receipt{};
+  receipt.struct_size = sizeof(receipt);
+  ASSERT_EQ(batten_forward(attention.get(), &call_.raw, &receipt), BATTEN_OK);
+  const auto json = explained();
+  EXPECT_EQ(json["chosen"], receipt.backend);
+  EXPECT_EQ(json["reason"], receipt.reason);
+}
+
+TEST_F(ExplainTest, HeedsWhatIsAskedFor) {
+  EXPECT_EQ(explained("native")["chosen"], "native");
+  EXPECT_EQ(explained("native")["reason"], "asked for by option");
+  native.refuse_shapes("no");
+  EXPECT_TRUE(explained("native")["chosen"].is_null());
+  native.unavailable("no kernels", "buy some");
+  EXPECT_EQ(explained()["candidates"][0]["why"], "no kernels; buy some");
+}
+
+TEST_F(ExplainTest, NobodyServes) {
+  for (FakeBackend* backend : {&native, &cudnn, &single}) backend->refuse_problems("no");
+  EXPECT_TRUE(explained()["chosen"].is_null());
+  EXPECT_EQ(explained()["reason"], "no backend serves this call");
+}
+
+TEST_F(ExplainTest, MistakesAreNamed) {
+  std::string text;
+  expect_status(explain("flash", nullptr, &text), BATTEN_INVALID_ARGUMENT, {"backend 'flash'"});
+  expect_status(explain(nullptr, "h300", &text), BATTEN_INVALID_ARGUMENT, {"'h300'", "h200"});
+  call_.k.shape[1] = -1;
+  expect_status(explain(nullptr, nullptr, &text), BATTEN_INVALID_ARGUMENT, {"k: negative size"});
+  expect_status(
+      batten_explain(nullptr, kCudaZero, nullptr, &call_.raw, nullptr, nullptr, 0, nullptr),
+      BATTEN_INVALID_ARGUMENT, {"problem: null pointer"});
+  expect_status(
+      batten_explain(&call_.problem, kCudaZero, nullptr, nullptr, nullptr, nullptr, 0, nullptr),
+      BATTEN_INVALID_ARGUMENT, {"call: null pointer"});
+  call_.problem.struct_size = 3;
+  expect_status(explain(nullptr, nullptr, &text), BATTEN_INVALID_ARGUMENT, {"struct_size is 3"});
+}
+
+TEST_F(ExplainTest, ADeviceMustBeThereUnlessACardIsNamed) {
+  TestCall far(good_problem(), Device::cuda(7));
+  const auto status = [&](batten_device device, const char* card) {
+    return batten_explain(&far.problem, device, nullptr, &far.raw, card, nullptr, 0, nullptr);
+  };
+  expect_status(status({BATTEN_CUDA, 7}, nullptr), BATTEN_UNAVAILABLE, {"cuda:7"});
+  expect_status(status({BATTEN_CUDA, 7}, ""), BATTEN_UNAVAILABLE, {"cuda:7"});
+  expect_status(status({BATTEN_CUDA, 7}, "h200"), BATTEN_OK, {});
+  expect_status(status({BATTEN_CPU, 0}, "h200"), BATTEN_INVALID_ARGUMENT, {"a card is no CPU"});
+}
+
 // ---- batten_set_allocator and batten_trim
 // -----------------------------------------------------------------
 
