@@ -141,7 +141,7 @@ std::string terms_text(const Json& candidate) {
 
 std::string why_text(const Json& candidate, double best_us) {
   if (candidate.value("taken", false)) return "taken";
-  const std::string why = candidate.value("why", "");
+  std::string why = candidate.value("why", "");
   if (!why.empty()) return why;
   const double us = candidate.value("predicted_us", 0.0);
   if (us == 0) return "no prediction: only after those with one";

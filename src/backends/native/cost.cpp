@@ -16,7 +16,8 @@ cost::Work work_of(const Problem& problem, const Shape& shape, const BackendOpti
   const std::int64_t samples =
       std::clamp<std::int64_t>(samples_of_launch(problem, shape, multiprocessors), 1,
                                std::max<std::int64_t>(shape.batch, 1));
-  work.launches = static_cast<double>((shape.batch + samples - 1) / samples);
+  const std::int64_t launches = (shape.batch + samples - 1) / samples;
+  work.launches = static_cast<double>(launches);
   const cost::Grid grid =
       cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kTileRows,
                     block_keys(problem, shape, options.form), multiprocessors);
