@@ -21,7 +21,7 @@ from batten._errors import (
     Unavailable,
     Unsupported,
 )
-from batten._layers import check
+from batten._layers import check, explain
 
 __version__ = _core.version()
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "attention",
     "attention_packed",
     "check",
+    "explain",
     "info",
     "last_receipt",
     "merge",

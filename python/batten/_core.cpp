@@ -145,6 +145,23 @@ void check(std::int32_t dtype, std::int64_t num_heads, std::int64_t num_kv_heads
                 .backend = backend_name(backend)});
 }
 
+// A uniform BSHD call of tensors that need not be there.
+std::string explain(std::int32_t dtype, std::int64_t batch, std::int64_t queries, std::int64_t keys,
+                    std::int32_t num_heads, std::int32_t num_kv_heads, std::int32_t head_dim,
+                    std::int32_t mask, std::int32_t device_type, std::int32_t device_index,
+                    nb::handle backend, const std::string& card) {
+  const auto type = static_cast<batten::DType>(dtype);
+  const batten::Device device{static_cast<batten::DeviceType>(device_type), device_index};
+  const batten::TensorView q(nullptr, type, {batch, queries, num_heads, head_dim}, device);
+  const batten::TensorView kv(nullptr, type, {batch, keys, num_kv_heads, head_dim}, device);
+  return batten::explain({.dtype = type,
+                          .num_heads = num_heads,
+                          .num_kv_heads = num_kv_heads,
+                          .head_dim = head_dim,
+                          .mask = static_cast<batten::Mask>(mask)},
+                         device, q, kv, kv, q, {}, {.backend = backend_name(backend)}, card);
+}
+
 void merge(nb::handle out, nb::handle lse, nb::handle out2, nb::handle lse2,
            std::uintptr_t stream) {
   const std::array t{tensor_of(out), tensor_of(lse), tensor_of(out2), tensor_of(lse2)};
@@ -201,6 +218,10 @@ NB_MODULE(_core, m) {
   m.def("check", &bp::check, nb::arg("dtype"), nb::arg("num_heads"), nb::arg("num_kv_heads"),
         nb::arg("head_dim"), nb::arg("mask"), nb::arg("device_type"), nb::arg("device_index"),
         none("backend"));
+  m.def("explain", &bp::explain, nb::arg("dtype"), nb::arg("batch"), nb::arg("queries"),
+        nb::arg("keys"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
+        nb::arg("mask"), nb::arg("device_type"), nb::arg("device_index"), none("backend"),
+        nb::arg("card"));
   m.def("merge", &bp::merge);
   m.def("trim", &bp::trim);
 }

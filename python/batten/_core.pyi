@@ -42,5 +42,19 @@ def check(
     device_index: int,
     backend: str | None,
 ) -> None: ...
+def explain(
+    dtype: int,
+    batch: int,
+    queries: int,
+    keys: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    mask: int,
+    device_type: int,
+    device_index: int,
+    backend: str | None,
+    card: str,
+) -> str: ...
 def merge(out: object, lse: object, out2: object, lse2: object, stream: int, /) -> None: ...
 def trim() -> None: ...

@@ -1,7 +1,8 @@
-"""The `causal` argument, and check()."""
+"""The `causal` argument, check() and explain()."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -60,6 +61,38 @@ def check(
         _dtype_code(dtype), num_heads, kv_heads, head_dim, mask_code(causal), device_type, index,
         backend,
     )  # fmt: skip
+
+
+def explain(
+    batch: int,
+    q: int,
+    kv: int,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    head_dim: int = 128,
+    *,
+    dtype: Any = "bfloat16",
+    causal: bool | str = False,
+    device: Any = "cuda",
+    gpu: str | None = None,
+    backend: str | None = None,
+) -> dict[str, Any]:
+    """What `auto` takes for a dense call of these sizes, and why; nothing is run.
+
+    batch, q, kv: B, Sq and Skv. num_heads, num_kv_heads, head_dim: Hq, Hkv (as num_heads if None), D.
+    dtype, causal, device: as in check(). backend: what to ask for instead of "auto".
+    gpu: a card whose constants come with batten, as "h200", which need not be here.
+
+    Returns {"chosen", "reason", "candidates": [{"backend", "serves", "taken", "predicted_us", ...}],
+    ...}; docs/backends.md says what the terms are. Raises as check() does.
+    """
+    device_type, index = (CUDA, 0) if gpu else _device_codes(device)
+    text = _core.explain(
+        _dtype_code(dtype), batch, q, kv, num_heads,
+        num_heads if num_kv_heads is None else num_kv_heads, head_dim, mask_code(causal),
+        device_type, index, backend, gpu or "",
+    )  # fmt: skip
+    return json.loads(text)
 
 
 def _device_codes(device: Any) -> tuple[int, int]:

@@ -89,6 +89,32 @@ def test_check_takes_dtypes_of_numpy():
         batten.check(device="cpu", dtype=dtype, num_heads=1, head_dim=8)
 
 
+def test_explain_of_a_card_that_is_not_here():
+    answer = batten.explain(4, 128, 4096, 12, 4, gpu="h200")
+    times = {c["backend"]: c["predicted_us"] for c in answer["candidates"] if "predicted_us" in c}
+    assert answer["chosen"] == min(times, key=times.get)
+    assert answer["reason"].startswith("auto (default): ")
+    causal = batten.explain(4, 4096, 4096, 12, causal=True, gpu="h200", backend="cudnn")
+    assert causal["chosen"] == "cudnn" and causal["flops"] < 4 * 4 * 4096**2 * 12 * 128 * 0.51
+
+
+def test_explain_on_the_cpu():
+    answer = batten.explain(1, 8, 8, 2, head_dim=64, dtype="float32", device="cpu")
+    assert answer["chosen"] == "cpu" and answer["card"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"gpu": "h300"}, "'h300'"), ({"dtype": "int32"}, "dtype"), ({"causal": 7}, "causal"),
+     ({"num_kv_heads": 5}, "num_heads"), ({"backend": "cuddn"}, "cuddn")],
+)  # fmt: skip
+def test_explain_of_nonsense_is_one_line(change, text):
+    sizes = {"batch": 1, "q": 8, "kv": 8, "num_heads": 12, "gpu": "h200"}
+    with pytest.raises(batten.InvalidArgument, match=text) as raised:
+        batten.explain(**{**sizes, **change})
+    assert "\n" not in str(raised.value)
+
+
 def test_trim_gives_memory_back():
     numpy = pytest.importorskip("numpy")
     q = numpy.zeros((1, 64, 2, 64), numpy.float32)
