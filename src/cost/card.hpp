@@ -29,7 +29,7 @@ struct Constants {
   bool causal = false;
   double launch_us = 0;  // each launch, whatever it computes
   double tile_us = 0;    // each tile that a multiprocessor begins
-  double block_us = 0;   // each block of keys of a tile
+  double block_us = 0;   // each block of 128 keys of a tile, wider ones in proportion
   double part_us = 0;    // each part of a divided tile that is put aside
   double merge_us = 0;   // each part that is merged into a tile
   double tflops = 0;     // what the card sustains at its power limit; 0: no limit

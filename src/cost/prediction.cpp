@@ -99,8 +99,9 @@ Grid grid_of(Mask mask, const Lengths& n, std::int64_t heads, int tile_rows, int
   if (g.tiles == 0) return g;
   const double sms = std::max(multiprocessors, 1);
   g.busiest_starts = std::ceil(g.tiles / sms);
+  const double units = static_cast<double>(block_keys) / kUnitKeys;
   if (mask == Mask::none) {
-    g.longest = static_cast<double>(divided_up(n.keys, block_keys));
+    g.longest = static_cast<double>(divided_up(n.keys, block_keys)) * units;
     g.blocks = g.tiles * g.longest;
     g.busiest_blocks = g.busiest_starts * g.longest;
     return g;
@@ -111,11 +112,11 @@ Grid grid_of(Mask mask, const Lengths& n, std::int64_t heads, int tile_rows, int
   double sum = 0;
   double count = 0;
   for (std::int64_t tile = row_tiles - 1; tile >= 0; tile -= step) {
-    const auto blocks =
-        static_cast<double>(blocks_of_tile(mask, tile * tile_rows, tile_rows, n, block_keys));
-    sum += blocks;
+    const std::int64_t blocks = blocks_of_tile(mask, tile * tile_rows, tile_rows, n, block_keys);
+    const double seen = static_cast<double>(blocks) * units;
+    sum += seen;
     count += 1;
-    g.longest = std::max(g.longest, blocks);
+    g.longest = std::max(g.longest, seen);
   }
   const double mean = sum / count;
   g.blocks = mean * g.tiles;

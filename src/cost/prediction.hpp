@@ -11,12 +11,15 @@
 
 namespace batten::impl::cost {
 
+// Blocks of keys are of many widths; counted in this one, what one costs is comparable.
+inline constexpr int kUnitKeys = 128;
+
 // What a call asks of a kernel. `starts` to `merges` are those of the busiest multiprocessor,
 // summed over launches that follow each other.
 struct Work {
   double launches = 1;
   double starts = 0;  // tiles that it begins
-  double blocks = 0;  // blocks of keys that it computes
+  double blocks = 0;  // blocks of keys that it computes, in units of kUnitKeys
   double parts = 0;   // parts of divided tiles that it puts aside
   double merges = 0;  // parts that it merges
   double flops = 0;   // of the whole call
@@ -67,12 +70,12 @@ Lengths lengths_of(const Shape& shape) noexcept;
 double flops_of(const Problem& problem, const Shape& shape) noexcept;
 double bytes_of(const Problem& problem, const Shape& shape) noexcept;
 
-// Blocks of keys that the tile of rows [first, first + rows) sees.
+// Blocks of `block_keys` keys that the tile of rows [first, first + rows) sees.
 std::int64_t blocks_of_tile(Mask mask, std::int64_t first, std::int64_t rows,
                             const Lengths& lengths, int block_keys) noexcept;
 
 // Tiles that are dealt out whole: each of `heads` heads (of all samples) has tiles of `tile_rows`
-// queries, which walk over blocks of `block_keys` keys.
+// queries, which walk over blocks of `block_keys` keys. Blocks in units of kUnitKeys.
 struct Grid {
   double tiles = 0;
   double blocks = 0;          // of all tiles

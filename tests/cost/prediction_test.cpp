@@ -117,6 +117,13 @@ TEST(Grid, GoesInRounds) {
   EXPECT_EQ(g.longest, 32);
 }
 
+TEST(Grid, CountsBlocksInUnits) {
+  const Grid wide = grid_of(Mask::none, {.queries = 128, .keys = 1000}, 12, 128, 192, 132);
+  EXPECT_EQ(wide.busiest_blocks, 6 * 1.5);
+  const Grid narrow = grid_of(Mask::causal, {.queries = 128, .keys = 1000}, 12, 128, 64, 132);
+  EXPECT_EQ(narrow.busiest_blocks, 16 * 0.5);
+}
+
 TEST(Grid, OfNothingIsNothing) {
   for (const Mask mask : {Mask::none, Mask::causal}) {
     const Grid none = grid_of(mask, {.queries = 0, .keys = 100}, 12, 128, 128, 132);
