@@ -134,6 +134,8 @@ class Tune {
         .time = [&](const TuneCall& call) { return timer(call); },
         .progress = {}};
     const std::vector<TunedKernel> kernels = measure_kernels();
+    for (const auto& [kernel, reason] : timer.refusals())
+      console_.warning("{}: not all calls were measured: {}", kernel, reason);
     if (kernels.empty()) {
       fail(ErrorCode::Unavailable, "no backend with constants runs on {}; `batten info` says why",
            device_.str());

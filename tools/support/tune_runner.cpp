@@ -241,7 +241,8 @@ std::optional<double> TuneTimer::operator()(const TuneCall& call) try {
   });
   return replay_us(replay, calls, call.purpose == Purpose::power ? kPowerMs : 0);
 } catch (const Error& error) {
-  if (error.code() != ErrorCode::Unsupported && error.code() != ErrorCode::Unavailable) throw;
+  if (error.code() == ErrorCode::Device) throw;
+  refusals_[cost::kernel_name(call.kernel, call.head_dim, call.causal())] = error.what();
   return std::nullopt;
 }
 

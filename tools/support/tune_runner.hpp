@@ -58,8 +58,12 @@ class TuneTimer {
  public:
   explicit TuneTimer(Device device);
 
-  // Nothing where the backend refuses the call, or it is too large for the memory.
+  // Nothing where the backend refuses the call or has no plan for it, or where it is too large for
+  // the memory. Throws Error{Device}: after that nothing can be measured.
   std::optional<double> operator()(const TuneCall& call);
+
+  // Why calls of a kernel ("cudnn d96 causal") could not be measured: the last reason of each.
+  const std::map<std::string, std::string>& refusals() const noexcept { return refusals_; }
 
  private:
   struct Set {
@@ -75,6 +79,7 @@ class TuneTimer {
   conformance::DeviceMemory inputs_;
   conformance::DeviceMemory outputs_;
   std::map<std::string, std::unique_ptr<Attention>> attentions_;
+  std::map<std::string, std::string> refusals_;
 };
 
 }  // namespace batten::tools
