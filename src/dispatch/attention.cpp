@@ -23,11 +23,6 @@ std::string unavailable_text(const Availability& a) {
   return a.remedy.empty() ? a.reason : fmt::format("{}; {}", a.reason, a.remedy);
 }
 
-// A few of a shape's sizes in one number: equal shapes have equal ones.
-std::uint64_t mark_of(const Shape& s) {
-  return hash_of(s.batch, s.max_q, s.max_kv, s.tokens_q, s.tokens_kv);
-}
-
 }  // namespace
 
 Attention::Attention(const batten_problem& problem, Device device, const batten_options& options)
@@ -164,7 +159,8 @@ std::shared_ptr<const Attention::Resolved> Attention::build(const Shape& shape,
 }
 
 std::shared_ptr<const Attention::Resolved> Attention::resolve(const Shape& shape, bool& reused) {
-  const std::uint64_t mark = mark_of(shape);
+  const std::uint64_t mark =
+      hash_of(shape.batch, shape.max_q, shape.max_kv, shape.tokens_q, shape.tokens_kv);
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < kRecent; ++i) {
