@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -54,9 +56,11 @@ class Messages {
 
 class LookupTest : public ::testing::Test {
  protected:
-  LookupTest() : folder_(fs::path(::testing::TempDir()) / "batten_lookup_test") {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
+  LookupTest() {
+    // Its own: tests run side by side.
+    std::string name = (fs::path(::testing::TempDir()) / "batten_lookup_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder " + name);
+    folder_ = name;
   }
   ~LookupTest() override { fs::remove_all(folder_); }
 
