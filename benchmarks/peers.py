@@ -259,6 +259,16 @@ def describe(results):
     return shape + (" causal" if first["causal"] else "") + ": " + "  ".join(cells)
 
 
+def save(arguments, library, command, results):
+    payload = {"environment": environment(library, command), "timing_scope": arguments.scope, "warmups": 2,
+               "repeats": arguments.rounds, "results": results}
+    os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
+    partial = arguments.output + ".partial"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(payload, file, indent=1)
+    os.replace(partial, arguments.output)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["published"], choices=sorted(SHAPES))
@@ -296,14 +306,7 @@ def main():
         print(describe(shape_results), flush=True)
         results += shape_results
         torch.cuda.empty_cache()
-    payload = {"environment": environment(library, command), "timing_scope": arguments.scope, "warmups": 2,
-               "repeats": arguments.rounds,
-               "results": results}
-    os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
-    partial = arguments.output + ".partial"
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(payload, file, indent=1)
-    os.replace(partial, arguments.output)
+        save(arguments, library, command, results)  # a contender that breaks the device costs the rest only
     return 0
 
 

@@ -154,7 +154,8 @@ def measure_shape(shape, library, arena, rounds):
     median = {name: statistics.median(values) for name, values in samples.items()}
     best = min(median, key=median.get)
     return {**shape.as_dict(), "pick": pick, "best": best, "reason": auto.receipt["reason"],
-            "regret_percent": 100 * (median[pick] / median[best] - 1), "median_us": {n: 1e3 * t for n, t in median.items()},
+            "regret_percent": 100 * (median[pick] / median[best] - 1),
+            "median_us": {n: 1e3 * t for n, t in median.items()},
             "refused": refused}
 
 
@@ -235,7 +236,8 @@ def main():
                "seconds": time.perf_counter() - started}
     summary["choosing"] = choosing(library, arena, results[0]["pick"])
     print(json.dumps(summary, indent=1))
-    command = f"python benchmarks/regret.py --shapes {arguments.shapes} --seed {arguments.seed} --rounds {arguments.rounds}"
+    command = (f"python benchmarks/regret.py --shapes {arguments.shapes} --seed {arguments.seed} "
+               f"--rounds {arguments.rounds}")
     payload = {"environment": peers.environment(library, command), "timing_scope": "graph", "seed": arguments.seed,
                "repeats": arguments.rounds, "summary": summary, "results": results}
     os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)

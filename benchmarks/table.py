@@ -16,6 +16,9 @@ from measure_rules import ratio
 SHAPE_KEYS = ("batch_size", "query_length", "kv_length", "num_heads", "num_kv_heads", "head_size", "dtype", "causal")
 
 
+BEST = "best"  # of the peers, in --against
+
+
 def load(paths):
     """[(shape key, backend, result)], in the files' order; a later file replaces an earlier one's row."""
     rows = {}
@@ -42,6 +45,12 @@ def time_cell(result):
     return f"{microseconds:.1f}" if microseconds < 1000 else f"{microseconds:.0f}"
 
 
+def fastest_peer(results):
+    """Of the contenders that are not batten's; None without one."""
+    peers = [r for name, r in results.items() if not name.startswith("batten:") and "median_ms" in r]
+    return min(peers, key=lambda r: r["median_ms"], default=None)
+
+
 def ratio_cell(ours, other, ratios):
     if not ours or not other or "samples_ms" not in ours or "samples_ms" not in other:
         return "-"
@@ -59,7 +68,8 @@ def table(rows, of, against, columns):
     ratios = {a: [] for a in against}
     for key, results in rows.items():
         cells = shape_cells(key) + [time_cell(results.get(b)) for b in backends]
-        cells += [ratio_cell(results.get(of), results.get(a), ratios[a]) for a in against]
+        cells += [ratio_cell(results.get(of), fastest_peer(results) if a == BEST else results.get(a), ratios[a])
+                  for a in against]
         lines.append("| " + " | ".join(cells) + " |")
     for a, values in ratios.items():
         if values:
@@ -73,7 +83,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--of", default="batten:cudnn", help="the backend whose speed the ratios state")
-    parser.add_argument("--against", nargs="*", default=["torch:cudnn"], help="the backends it is compared with")
+    parser.add_argument("--against", nargs="*", default=["torch:cudnn"],
+                        help="backends it is compared with; best: each row's fastest that is not batten's")
     parser.add_argument("--columns", nargs="*", help="the backends whose times are shown (default: all)")
     parser.add_argument("--where", nargs="*", default=[], metavar="KEY=NUMBER",
                         help=f"only shapes with these values, of {', '.join(SHAPE_KEYS[:6])}")

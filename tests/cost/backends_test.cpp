@@ -46,7 +46,7 @@ double us_of(const char* backend, const Problem& p, const Shape& s, const std::s
   return prediction ? prediction->us : NAN;
 }
 
-// Medians recorded in benchmarks/results/h200/peers.json.
+// Medians recorded in benchmarks/results/h200/peers_backends.json.
 struct Recorded {
   std::int64_t batch, queries, keys;
   int heads, kv_heads;
