@@ -14,7 +14,6 @@ interleaved rounds of CUDA-graph replays, or each in turn for seconds (docs/perf
 import argparse
 import ctypes
 import datetime
-import json
 import math
 import os
 import platform
@@ -28,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import batten_capi
 import measure
 import measure_rules
+import results_file
 
 
 class Shape(typing.NamedTuple):
@@ -262,11 +262,7 @@ def describe(results):
 def save(arguments, library, command, results):
     payload = {"environment": environment(library, command), "timing_scope": arguments.scope, "warmups": 2,
                "repeats": arguments.rounds, "results": results}
-    os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
-    partial = arguments.output + ".partial"
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(payload, file, indent=1)
-    os.replace(partial, arguments.output)
+    results_file.write(arguments.output, payload)
 
 
 def main():

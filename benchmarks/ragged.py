@@ -15,9 +15,7 @@ Each sample of batten's output is compared with float64 attention before anythin
 """
 
 import argparse
-import json
 import math
-import os
 import random
 import sys
 
@@ -28,6 +26,7 @@ import batten_capi
 import measure
 import measure_rules
 import peers
+import results_file
 
 HEADS = 12
 HEAD_DIM = 128
@@ -120,6 +119,13 @@ def run_set(kind, count, seed, backends, library, rounds):
             for name, s in samples.items()]
 
 
+def save(arguments, library, results):
+    command = f"python benchmarks/ragged.py --seed {arguments.seed} --rounds {arguments.rounds}"
+    results_file.write(arguments.output, {
+        "environment": peers.environment(library, command), "timing_scope": "graph", "warmups": 2,
+        "repeats": arguments.rounds, "results": results})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", nargs="+", default=["native", "cudnn"], help="batten's")
@@ -145,14 +151,7 @@ def main():
                       f"{r['of_equal']['median']:.3f} | {r['padded_over_this']['median']:.2f} |", flush=True)
             results += rows
             torch.cuda.empty_cache()
-    command = f"python benchmarks/ragged.py --seed {arguments.seed} --rounds {arguments.rounds}"
-    payload = {"environment": peers.environment(library, command), "timing_scope": "graph", "warmups": 2,
-               "repeats": arguments.rounds, "results": results}
-    os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
-    partial = arguments.output + ".partial"
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(payload, file, indent=1)
-    os.replace(partial, arguments.output)
+            save(arguments, library, results)
     return 0
 
 

@@ -13,7 +13,6 @@ import argparse
 import ctypes
 import json
 import math
-import os
 import random
 import statistics
 import sys
@@ -24,6 +23,7 @@ import torch
 import batten_capi
 import measure
 import peers
+import results_file
 
 BACKENDS = ("native", "cudnn", "single")
 HEADS = (1, 2, 4, 5, 8, 12, 16, 20, 24, 32, 40)
@@ -240,11 +240,7 @@ def main():
                f"--rounds {arguments.rounds}")
     payload = {"environment": peers.environment(library, command), "timing_scope": "graph", "seed": arguments.seed,
                "repeats": arguments.rounds, "summary": summary, "results": results}
-    os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
-    partial = arguments.output + ".partial"
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(payload, file, indent=1)
-    os.replace(partial, arguments.output)
+    results_file.write(arguments.output, payload)
     return 0
 
 

@@ -27,14 +27,13 @@ import argparse
 import contextlib
 import datetime
 import importlib.util
-import json
-import os
 import platform
 import sys
 import time
 
 import batten
 import batten.diffusers
+import results_file
 import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -406,12 +405,10 @@ def main():
     table(rows)
     ratios(rows)
     if options.output:
-        os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-        with open(options.output, "w", encoding="utf-8") as file:
-            json.dump({"environment": environment(options), "timing_scope": "step",
-                       "warmups": options.warmups, "repeats": options.repeats, "results": rows},
-                      file, indent=1)  # fmt: skip
-            file.write("\n")
+        results_file.write(options.output, {
+            "environment": environment(options), "timing_scope": "step",
+            "warmups": options.warmups, "repeats": options.repeats, "results": rows,
+        })  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ Verb add_tune(CLI::App& parent) {
   app->add_option("--device", o->device, "cuda or cuda:N [the first GPU]")->type_name("DEVICE");
   app->add_flag("--exhaustive", o->exhaustive,
                 "Also measure every backend on a grid of calls, which `auto` then takes as they "
-                "are; some minutes");
+                "are; takes much longer");
   app->add_option("-o,--output", o->output,
                   "JSON file for the constants [the card's, in the cache folder, which `auto` "
                   "reads]")
@@ -258,7 +258,7 @@ Examples:
   batten tune --device cuda:1 --exhaustive
   batten tune -o h200.json --json
 
-Takes under a minute. Run nothing else on the GPU meanwhile. Ctrl-C leaves what was there.)");
+Run nothing else on the GPU meanwhile. Ctrl-C leaves what was there.)");
   return {app, [o](const Console& console) { return Tune(*o, console).run(); }};
 }
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import venv
+from types import SimpleNamespace
 
 VARIABLES = (
     "BATTEN_FASTVIDEO",
@@ -202,3 +203,16 @@ def run(python, *arguments, **variables):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
+
+
+def one_rank(monkeypatch):
+    """The real FastVideo without its variables, as one process of one: nothing is exchanged."""
+    from fastvideo.distributed import parallel_state
+
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    group = SimpleNamespace(
+        world_size=1, rank_in_group=0, all_to_all_4D=lambda x, *_: x, all_gather=lambda x, *_: x
+    )
+    monkeypatch.setattr(parallel_state, "_SP", group)
+    monkeypatch.setattr(parallel_state, "_TP", group)

@@ -3,8 +3,6 @@
 PYTHONPATH=python:<folder of FastVideo> python -m pytest tests/python/test_fastvideo_gpu.py -v
 """
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,10 +19,9 @@ if not torch.cuda.is_available():
 from batten.fastvideo.backend import BattenImpl  # noqa: E402
 from fastvideo.attention.backends.sdpa import SDPAImpl, SDPAMetadata  # noqa: E402
 from fastvideo.attention.layer import DistributedAttention, LocalAttention  # noqa: E402
-from fastvideo.distributed import parallel_state  # noqa: E402
 from fastvideo.forward_context import set_forward_context  # noqa: E402
 from fastvideo.platforms import AttentionBackendEnum as Names  # noqa: E402
-from fastvideo_standin import VARIABLES, make_environment, run  # noqa: E402
+from fastvideo_standin import make_environment, one_rank, run  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.cuda]
 
@@ -46,13 +43,7 @@ BACKENDS = [name for name in ("single", "cudnn", "native") if available(name)]
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     """batten installed, no variables, one rank, bf16 layers."""
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    group = SimpleNamespace(
-        world_size=1, rank_in_group=0, all_to_all_4D=lambda x, *_: x, all_gather=lambda x, *_: x
-    )
-    monkeypatch.setattr(parallel_state, "_SP", group)
-    monkeypatch.setattr(parallel_state, "_TP", group)
+    one_rank(monkeypatch)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     torch.manual_seed(0)

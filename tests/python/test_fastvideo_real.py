@@ -4,8 +4,6 @@ judge of masks.
 Runs on the CPU, where FastVideo has no attention of its own; on a GPU see test_fastvideo_gpu.py.
 """
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,10 +20,9 @@ from fastvideo.attention import selector  # noqa: E402
 from fastvideo.attention.backends.abstract import AttentionBackend, AttentionImpl, AttentionMetadata  # noqa: E402
 from fastvideo.attention.backends.sdpa import SDPAImpl, SDPAMetadata  # noqa: E402
 from fastvideo.attention.layer import DistributedAttention, LocalAttention  # noqa: E402
-from fastvideo.distributed import parallel_state  # noqa: E402
 from fastvideo.forward_context import set_forward_context  # noqa: E402
 from fastvideo.platforms import AttentionBackendEnum as Names  # noqa: E402
-from fastvideo_standin import VARIABLES, make_environment, run  # noqa: E402
+from fastvideo_standin import make_environment, one_rank, run  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -36,13 +33,7 @@ INF = float("inf")
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     """batten installed, no variables, one rank, the CPU, bf16 layers."""
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    group = SimpleNamespace(
-        world_size=1, rank_in_group=0, all_to_all_4D=lambda x, *_: x, all_gather=lambda x, *_: x
-    )
-    monkeypatch.setattr(parallel_state, "_SP", group)
-    monkeypatch.setattr(parallel_state, "_TP", group)
+    one_rank(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
