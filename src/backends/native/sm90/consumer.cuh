@@ -13,11 +13,12 @@ namespace batten::impl::native::sm90 {
 // weights. Online softmax takes the largest logit so far, and so must look for it in each block and
 // rescale the output when it grows.
 //
-// Lazy softmax takes the largest logit of a tile's first keys and keeps it. (Under either causal mask a
-// row that sees any key sees the first.) A weight keeps its relative precision up to the top of its
-// format, 2^127 in bf16 and in fp32, 2^16 in fp16; a later logit further above the reference makes
-// it infinite, and with it the sum or the output, which never become finite again. So it is enough
-// to look at both when a tile ends. A tile in which one is not finite is computed again, online.
+// Lazy softmax takes the largest logit of a tile's first keys and keeps it. (Under either causal
+// mask a row that sees any key sees the first.) A weight keeps its relative precision up to the top
+// of its format, 2^127 in bf16 and in fp32, 2^16 in fp16; a later logit further above the reference
+// makes it infinite, and with it the sum or the output, which never become finite again. So it is
+// enough to look at both when a tile ends. A tile in which one is not finite is computed again,
+// online.
 template <class P>
 class Consumer {
  public:
