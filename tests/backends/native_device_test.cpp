@@ -224,6 +224,46 @@ TEST_F(NativeLazy, WidthsByTheirForms) {
 
 // Many tiles of few blocks, where queries, output and records change places most often. A first
 // call finds cold caches, and every other one follows another kernel's.
+// ---- divided tiles ------------------------------------------------------------------------------
+
+// From one part a tile to hundreds, tiles of one head and of several, rows and keys that fill none.
+TEST_F(NativeLazy, DividedTiles) {
+  const Scene scenes[] = {
+      {.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
+      {.batch = 3, .q = 300, .kv = 1000, .heads = 6, .kv_heads = 3},
+      {.q = 1, .kv = 30000, .heads = 1},
+      {.q = 1, .kv = 5001, .heads = 40, .kv_heads = 8},
+      {.batch = 2, .q = 5, .kv = 3000, .heads = 14, .kv_heads = 2},
+      {.batch = 2, .q = 17, .kv = 700, .heads = 12, .kv_heads = 1},
+      {.q = 64, .kv = 2000, .heads = 10, .kv_heads = 2},
+      {.q = 65, .kv = 2000, .heads = 10, .kv_heads = 2},
+      {.q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12},
+      {.q = 100, .kv = 100, .heads = 3, .kv_heads = 3},
+      {.mask = Mask::causal, .batch = 3, .q = 1, .kv = 4000, .heads = 4, .kv_heads = 2},
+  };
+  for (Scene s : scenes) {
+    s.backend = "native:divided";
+    for (const int dim : {64, 96, 128, 256}) {
+      s.head_dim = dim;
+      s.dtype = dim == 96 ? f16 : bf16;
+      expect_right(fmt::format("divided {}x{}x{} d{}", s.batch, s.q, s.kv, dim), s,
+                   [](std::int64_t, std::int64_t) { return 0.f; });
+    }
+  }
+}
+
+// In some of a tile's parts, in all, or in the first only, which then outweighs all others.
+TEST_F(NativeLazy, PartsThatAreComputedAgain) {
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t kv : {1000, 5000})
+      for (const float step : {20.f, 300.f, -300.f})
+        for (const std::int64_t q : {3, 300})
+          expect_right(
+              fmt::format("parts again {} {} {}", kv, step, q),
+              {.dtype = dtype, .q = q, .kv = kv, .backend = "native:divided"},
+              [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / 64 % 5); });
+}
+
 TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
   const Scene scenes[] = {
       {.q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
@@ -233,6 +273,9 @@ TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
       {.batch = 2, .q = 2500, .kv = 1024, .heads = 16, .kv_heads = 4, .backend = "native:128x144"},
       {.batch = 2, .q = 5000, .kv = 100, .heads = 12, .kv_heads = 12},
       {.mask = Mask::causal, .batch = 8, .q = 700, .kv = 700, .heads = 16, .kv_heads = 16},
+      {.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4, .backend = "native:divided"},
+      {.q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12, .backend = "native:divided"},
+      {.batch = 2, .q = 7, .kv = 9000, .heads = 16, .kv_heads = 2, .backend = "native:divided"},
       {.head_dim = 64, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
       {.head_dim = 96, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
       {.head_dim = 256, .q = 3000, .kv = 320, .heads = 8, .kv_heads = 4},
@@ -257,7 +300,7 @@ TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
                           .mask = s.mask};
     Attention attention(problem, kGpu, {.backend = s.backend});
     std::vector<std::uint32_t> first;
-    for (int turn = 0; turn < 30; ++turn) {
+    for (int turn = 0; turn < 100; ++turn) {
       out.fill_bits(0x7fff);
       attention.forward(q.view(), k.view(), v.view(), out.view());
       synchronize(kGpu);

@@ -64,6 +64,7 @@ struct SoakCase {
   std::int64_t batch, q, kv;  // packed: tokens of the buffers
   double scale;
   bool lse;
+  const char* backend = "native";
   bool on_device = false;  // lengths and offsets
   std::vector<std::int32_t> q_lengths, kv_lengths;
   std::vector<std::int32_t> offsets_q, offsets_kv;  // packed
@@ -89,7 +90,7 @@ struct SoakCase {
     const auto list = [](const char* name, const std::vector<std::int32_t>& numbers) {
       return numbers.empty() ? "" : fmt::format(" {} {}", name, fmt::join(numbers, ","));
     };
-    return fmt::format("{} {} B{} {}x{} heads {}/{} d{} scale {}{}{}{}{}{}{}",
+    return fmt::format("{} {} {} B{} {}x{} heads {}/{} d{} scale {}{}{}{}{}{}{}", backend,
                        name_of(problem.dtype), name_of(problem.mask), batch, q, kv,
                        problem.num_heads, problem.num_kv_heads, problem.head_dim, scale,
                        lse ? " lse" : "", on_device ? " on device" : "", list("q", q_lengths),
@@ -154,6 +155,10 @@ SoakCase random_case(std::uint64_t seed) {
   } else {
     if (random.below(3) == 0) c.q_lengths = lengths(c.q);
     if (random.below(3) == 0) c.kv_lengths = lengths(c.kv);
+    const bool alike = c.q_lengths.empty() && c.kv_lengths.empty();
+    if (alike && c.problem.mask == Mask::none) {
+      c.backend = one_of("native", "native:whole", "native:divided", "native:divided");
+    }
   }
 
   for (int i = 0; i < 3; ++i) {
@@ -194,7 +199,7 @@ class Soak {
 
     cuda_check(cudaMemset(out_.data(), kPoison, static_cast<std::size_t>(rows * dim * 2 + kGuard)),
                "cudaMemset");
-    forward(c, c.problem, "native", pool.numbers, pool.numbers, out_, lse_);
+    forward(c, c.problem, c.backend, pool.numbers, pool.numbers, out_, lse_);
     forward(c, exact, "reference", pool.numbers, pool.numbers, expected_, expected_lse_);
     forward(c, exact, "reference", pool.numbers, pool.magnitudes, bound_, expected_lse_);
     cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");

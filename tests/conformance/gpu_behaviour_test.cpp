@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <latch>
@@ -24,6 +25,7 @@ std::vector<std::string> gpu_backends() {
   std::vector<std::string> names;
   for (const Served& served : served_backends())
     if (served.on(DeviceType::cuda) && served.name != "reference") names.push_back(served.name);
+  names.push_back("native:divided");  // needs scratch
   return names;
 }
 
@@ -56,7 +58,11 @@ class GpuBehaviour : public testing::TestWithParam<std::string> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Gpu, GpuBehaviour, testing::ValuesIn(gpu_backends()),
-                         [](const auto& backend) { return backend.param; });
+                         [](const auto& backend) {
+                           std::string name = backend.param;
+                           std::replace(name.begin(), name.end(), ':', '_');
+                           return name;
+                         });
 
 // ---- streams and threads -----------------------------------------------------
 

@@ -35,8 +35,9 @@ std::vector<GroupTest> all_tests() {
     }
   }
   // Forms that a user may force.
-  for (GroupTest& test : group_tests("cudnn:packed", device, {.device = device}))
-    all.push_back(std::move(test));
+  for (const char* form : {"cudnn:packed", "native:divided"})
+    for (GroupTest& test : group_tests(form, device, {.device = device}))
+      all.push_back(std::move(test));
   return all;
 }
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 
+#include "backends/native/division.hpp"
 #include "backends/native/rules.hpp"
 
 namespace batten::impl::native {
 
-cost::Work work_of(const Problem& problem, const Shape& shape, const BackendOptions& options,
+cost::Work work_of(const Problem& given, const Shape& shape, const BackendOptions& options,
                    int multiprocessors) {
+  const Problem problem = without_idle_mask(given, shape);
   cost::Work work;
   work.flops = cost::flops_of(problem, shape);
   work.bytes = cost::bytes_of(problem, shape);
@@ -18,9 +20,19 @@ cost::Work work_of(const Problem& problem, const Shape& shape, const BackendOpti
                                std::max<std::int64_t>(shape.batch, 1));
   const std::int64_t launches = (shape.batch + samples - 1) / samples;
   work.launches = static_cast<double>(launches);
+  const int keys = block_keys(problem, shape, options.form);
+  const DivisionChoice choice =
+      choose_division(problem, shape, options.form, keys, multiprocessors);
+  if (choice.division.divides()) {
+    work.starts = choice.load.starts;
+    work.blocks = choice.load.blocks * keys / cost::kUnitKeys;
+    work.parts = choice.load.parts / multiprocessors;
+    work.merges = 1;
+    return work;
+  }
   const cost::Grid grid =
       cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kTileRows,
-                    block_keys(problem, shape, options.form), multiprocessors);
+                    keys, multiprocessors);
   work.starts = work.launches * grid.busiest_starts;
   work.blocks = work.launches * grid.busiest_blocks;
   return work;
@@ -39,7 +51,7 @@ std::optional<std::string> why_not_on(const cost::Card& card, const Problem& pro
   const int arch = card.properties().arch;
   if (arch != 90) return fmt::format("its kernels are for sm90, not sm{}", arch);
   if (auto reason = why_not(problem)) return reason;
-  if (auto reason = why_not_form(problem, options.form)) return reason;
+  if (auto reason = why_not_form(problem, shape, options.form)) return reason;
   return why_not(problem, shape);
 }
 

@@ -3,7 +3,8 @@
 
 namespace batten::impl::native {
 
-inline constexpr int kTileRows = 128;
+inline constexpr int kTileRowsLog2 = 7;
+inline constexpr int kTileRows = 1 << kTileRowsLog2;
 
 // Lengths and offsets on the host that fit into a launch's parameters: two arrays of 128 samples,
 // with the entry that closes offsets.

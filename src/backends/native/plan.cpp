@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 
+#include "backends/native/combine.hpp"
+#include "backends/native/division.hpp"
 #include "backends/native/redo_watch.hpp"
 #include "backends/native/rules.hpp"
 #include "backends/native/sm90/arguments.hpp"
@@ -140,10 +142,12 @@ class NativePlan final : public Plan {
   NativePlan(const Problem& problem, const Shape& shape, Device device,
              const BackendOptions& options)
       : problem_(problem),
+        multiprocessors_(device_runtime().properties(device.index).multiprocessors),
         instance_(sm90::find_instance(problem.dtype, problem.head_dim, problem.mask != Mask::none,
                                       block_keys(problem, shape, options.form))),
         online_(options.form == kOnline),
-        multiprocessors_(device_runtime().properties(device.index).multiprocessors),
+        division_(choose_division(problem, shape, options.form, instance_.keys, multiprocessors_)
+                      .division),
         counts_(next_counts(device.index)),
         // What earlier calls held must not decide how a sample is computed.
         watch_(*counts_.host, /*may_switch=*/!problem.batch_invariant) {
@@ -170,10 +174,17 @@ class NativePlan final : public Plan {
     info_.kernel = instance_.kernel;
     info_.kernel += online_ ? ", online softmax" : ", lazy softmax";
     info_.tile = instance_.tile;
+    if (division_.divides()) {
+      info_.kernel += ", divided tiles";
+      info_.splits = (division_.all_shares() + division_.tiles - 1) / division_.tiles;
+      info_.workspace_size =
+          part_output_bytes(division_, problem.head_dim) + part_lse_bytes(division_);
+    }
   }
 
-  void run(const Shape& shape, const Call& call, void* /*workspace*/) const override {
-    const std::int64_t tiles = shape.batch * problem_.num_heads * row_tiles_;
+  void run(const Shape& shape, const Call& call, void* workspace) const override {
+    const std::int64_t tiles =
+        division_.divides() ? division_.parts() : shape.batch * problem_.num_heads * row_tiles_;
     // No sample may have a query, or none has.
     if (tiles == 0 || (shape.packed && shape.tokens_q == 0)) return;
     Arguments a = arguments_of(shape, call);
@@ -185,6 +196,10 @@ class NativePlan final : public Plan {
       a.redone_on_host = device_word(counts_.host->*count);
     }
 
+    if (division_.divides()) {
+      run_divided(a, call.stream, workspace);
+      return;
+    }
     const std::int64_t step = samples_of_launch(problem_, shape, multiprocessors_);
     for (std::int64_t first = 0; first < shape.batch; first += step) {
       const std::int64_t samples = std::min(step, shape.batch - first);
@@ -232,7 +247,8 @@ class NativePlan final : public Plan {
                a.rows_kv},
               {&a.q, &a.k, &a.v, &a.out}, [&] {
                 MapCache::Maps maps;
-                maps[0] = map(call.q, a.rows_q, problem_.num_heads, shape.q, instance_.q_box_rows);
+                maps[0] = map(call.q, a.rows_q, problem_.num_heads, shape.q,
+                              std::min(instance_.q_box_rows, 1 << division_.box_log2));
                 maps[1] = map(call.k, a.rows_kv, problem_.num_kv_heads, shape.k, instance_.keys);
                 maps[2] = map(call.v, a.rows_kv, problem_.num_kv_heads, shape.v, instance_.keys);
                 maps[3] = a.output_is_f32 ? maps[0]
@@ -260,13 +276,44 @@ class NativePlan final : public Plan {
     return a;
   }
 
+  // Parts of tiles into the workspace, each as if it were a sample of its own, and from there to
+  // the output.
+  void run_divided(Arguments& a, Stream stream, void* workspace) const {
+    auto* const parts = static_cast<float*>(workspace);
+    auto* const part_lse = reinterpret_cast<float*>(
+        static_cast<std::byte*>(workspace) + part_output_bytes(division_, problem_.head_dim));
+    const CombineCall combined{
+        .division = division_,
+        .parts = parts,
+        .part_lse = part_lse,
+        .head_dim = problem_.head_dim,
+        .dtype = problem_.out_dtype == DType::none ? problem_.dtype : problem_.out_dtype,
+        .out = a.output,
+        .out_layout = a.out_layout,
+        .lse = a.lse,
+        .lse_layout = a.lse_layout};
+    a.division = division_;
+    a.output = parts;
+    a.output_is_f32 = 1;
+    a.out_layout = {
+        .batch = std::int64_t{kTileRows} * problem_.head_dim, .row = problem_.head_dim, .head = 0};
+    a.lse = part_lse;
+    a.lse_layout = {.batch = kTileRows, .row = 1, .head = 0};
+    a.max_q = kTileRows;
+    const int ctas = std::min(division_.all_shares(), multiprocessors_);
+    const int rounds = (division_.all_shares() + ctas - 1) / ctas;
+    // A share has parts of two tiles, or of as many as it is long.
+    const int parts_of_share =
+        division_.units.value() / (division_.shares.value() * division_.blocks) + 2;
+    launch(a, ctas, rounds * parts_of_share, stream);
+    combine(combined, stream);
+  }
+
   void launch(Arguments& a, int samples, Stream stream) const {
     const int heads = samples * problem_.num_heads;
     a.tiles = heads * a.row_tiles;
     const int ctas = std::min(a.tiles, multiprocessors_);
     const int rounds = (a.tiles + ctas - 1) / ctas;
-    a.redo_shift = 0;
-    while (rounds >> a.redo_shift >= kRedoBits) ++a.redo_shift;
     if (instance_.causal) {
       a.section_heads = std::min(section_heads_, heads);
       a.last_section = (heads - 1) / a.section_heads;
@@ -275,6 +322,13 @@ class NativePlan final : public Plan {
       a.heads_of_last =
           Divisor(static_cast<std::uint32_t>(heads - a.last_section * a.section_heads));
     }
+    launch(a, ctas, rounds, stream);
+  }
+
+  // `rounds`: tiles or parts of a CTA, at most.
+  void launch(Arguments& a, int ctas, int rounds, Stream stream) const {
+    a.redo_shift = 0;
+    while (rounds >> a.redo_shift >= kRedoBits) ++a.redo_shift;
     void* parameters[] = {&a};
     check_cuda(cudaLaunchKernel(instance_.function, dim3(static_cast<unsigned>(ctas)),
                                 dim3(static_cast<unsigned>(instance_.threads)), parameters,
@@ -284,9 +338,10 @@ class NativePlan final : public Plan {
   }
 
   Problem problem_;
+  int multiprocessors_;
   Instance instance_;
   bool online_;
-  int multiprocessors_;
+  sm90::Division division_;
   std::int32_t row_tiles_ = 0;
   int section_heads_ = 1;  // causal
   const Counts counts_;
@@ -298,7 +353,7 @@ class NativePlan final : public Plan {
 
 std::shared_ptr<const Plan> make_plan(const Problem& problem, const Shape& shape, Device device,
                                       const BackendOptions& options) {
-  return std::make_shared<NativePlan>(problem, shape, device, options);
+  return std::make_shared<NativePlan>(without_idle_mask(problem, shape), shape, device, options);
 }
 
 }  // namespace batten::impl::native

@@ -107,16 +107,42 @@ std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int c
 }
 
 std::vector<std::string> forms() {
-  return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide)};
+  return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide), kWhole, kDivided};
 }
 
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form) {
-  if (form.empty() || form == kOnline) return std::nullopt;
+  if (form.empty() || form == kOnline || form == kWhole || form == kDivided) return std::nullopt;
   std::vector<std::string> widths{fmt::format("128x{}", narrow(problem))};
   if (has_wide(problem)) widths.push_back(fmt::format("128x{}", kWide));
   if (std::ranges::find(widths, form) != widths.end()) return std::nullopt;
   return fmt::format("tile {} is not compiled for this problem, but {}", form,
                      fmt::join(widths, " and "));
+}
+
+std::optional<std::string> why_not_form(const Problem& problem, const Shape& shape,
+                                        const std::string& form) {
+  if (auto reason = why_not_form(problem, form)) return reason;
+  return form == kDivided ? why_not_divided(problem, shape) : std::nullopt;
+}
+
+std::optional<std::string> why_not_divided(const Problem& problem, const Shape& shape) {
+  if (without_idle_mask(problem, shape).mask != Mask::none) {
+    return "tiles are divided where no mask hides keys";
+  }
+  const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
+  if (shape.packed || lengths) return "tiles are divided where all samples have the same lengths";
+  if (problem.batch_invariant) return "how tiles are divided depends on the whole batch";
+  return std::nullopt;
+}
+
+Problem without_idle_mask(const Problem& problem, const Shape& shape) {
+  Problem same = problem;
+  const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
+  // A sample's last query sees all of its keys.
+  if (problem.mask == Mask::causal && shape.max_q == 1 && !shape.packed && !lengths) {
+    same.mask = Mask::none;
+  }
+  return same;
 }
 
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form) {

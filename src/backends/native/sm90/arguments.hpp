@@ -7,29 +7,10 @@
 #include <cstdint>
 
 #include "backends/native/limits.hpp"
+#include "backends/native/sm90/division.hpp"
 #include "problem/problem.hpp"
 
 namespace batten::impl::native::sm90 {
-
-// Division by a number that the launch fixes: a multiplication. For dividends below 2^31.
-struct Divisor {
-  std::uint32_t divisor = 1;
-  std::uint32_t multiplier = 0;
-  std::uint32_t shift = 0;
-
-  Divisor() = default;
-  explicit Divisor(std::uint32_t d) : divisor(d) {
-    if (d <= 1) return;
-    while ((std::uint64_t{1} << (shift + 1)) < d) ++shift;
-    multiplier = static_cast<std::uint32_t>(((std::uint64_t{1} << (32 + shift)) + d - 1) / d);
-  }
-
-  constexpr int quotient(int n) const {
-    if (divisor == 1) return n;
-    return static_cast<int>((std::uint64_t{static_cast<std::uint32_t>(n)} * multiplier >> 32) >>
-                            shift);
-  }
-};
 
 // 0 where all samples (heads) of a tensor lie at one address, else 1: tensor maps know no stride of
 // 0, so such a dimension has one entry and the coordinate is multiplied away.
@@ -76,6 +57,10 @@ struct Arguments {
   Divisor per_section;       // row_tiles * section_heads
   Divisor heads_of_section;  // section_heads
   Divisor heads_of_last;     // of the last section
+
+  // Tiles that are divided: `output` and `lse` are the workspace then, each part a sample of one
+  // head and kTileRows rows.
+  Division division;
 
   float scale_log2 = 0;           // scale * log2(e), never 0
   std::int32_t bottom_right = 0;  // causal: which corner the diagonal ends in

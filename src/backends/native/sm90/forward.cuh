@@ -55,6 +55,8 @@ __global__ void __launch_bounds__(P::kThreads, 1) forward(const __grid_constant_
   extern __shared__ __align__(1024) std::uint8_t memory[];
   auto& shared = *reinterpret_cast<SharedMemory<P>*>(memory);
   prepare(shared, a);
+  // What puts parts together may be launched already: it waits for them by itself.
+  if (P::kDivides && a.division.divides()) cudaTriggerProgrammaticLaunchCompletion();
 
   // Roles by warpgroup; the compiler must see that a warp has one role.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);

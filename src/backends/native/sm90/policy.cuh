@@ -20,6 +20,9 @@ struct Policy {
   static constexpr int kBlockKeys = block_keys;  // keys of one step
   static_assert(head_dim % 16 == 0 && block_keys % 16 == 0, "products take 16 at a time");
 
+  // Whether tiles can be divided. Under a causal mask they differ in length.
+  static constexpr bool kDivides = !kCausal;
+
   static constexpr int kGroups = 2;      // consumer warpgroups
   static constexpr int kGroupRows = 64;  // query rows of one
   static constexpr int kTileRows = kGroups * kGroupRows;

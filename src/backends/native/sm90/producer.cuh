@@ -23,10 +23,11 @@ class BlockProducer {
 
   __device__ __forceinline__ void run(const std::uint32_t* redo) {
     Schedule<P> schedule(redo);
-    Tile tile;
+    Piece piece;
     Source behind;  // the block whose values are still to come
-    while (schedule.next(a_, tile)) {
-      const Extent extent = extent_of<P>(a_, tile);
+    while (schedule.next(a_, piece)) {
+      const Tile& tile = piece.tile;
+      const Extent& extent = piece.extent;
       Source here{a_.group.quotient(tile.head), extent.first_key, a_.packed != 0 ? 0 : tile.sample,
                   extent.first_key + extent.keys, kNoKey};
       if (P::kCausal && redo != nullptr) {
@@ -157,22 +158,34 @@ class QueryProducer {
 
   __device__ __forceinline__ void run(const std::uint32_t* redo) {
     Schedule<P> schedule(redo);
-    Tile tile;
-    while (schedule.next(a_, tile)) {
-      const Extent extent = extent_of<P>(a_, tile);
+    Piece piece;
+    while (schedule.next(a_, piece)) {
+      const Extent& extent = piece.extent;
       if (extent.blocks == 0) continue;
-      const Place place = place_of(a_, tile, extent);
+      const Place place = place_of(a_, piece.tile, extent);
       // With a single stage the copy has little time: from the L2 cache it takes half as long.
       if (P::kQueryStages == 1) prefetch(place);
+      if (P::kDivides && piece.part >= 0) {
+        hand_out({{.sample_or_end = piece.part},
+                  extent.blocks,
+                  kTileRows,
+                  extent.keys,
+                  0,
+                  schedule.round()},
+                 place);
+        continue;
+      }
       const int shift = a_.bottom_right != 0 ? extent.keys - extent.queries : 0;
       hand_out({place, extent.blocks, extent.first_row + extent.queries, extent.keys,
-                shift - extent.first_row, schedule.round()});
+                shift - extent.first_row, schedule.round()},
+               place);
     }
-    hand_out({});
+    hand_out({}, {});
   }
 
  private:
-  __device__ __forceinline__ void hand_out(const TileRecord& tile) {
+  // `place`: where the queries are; the record has where the output goes.
+  __device__ __forceinline__ void hand_out(const TileRecord& tile, const Place& place) {
     const int stage = tiles_ % P::kQueryStages;
 #pragma unroll 1
     for (int group = 0; group < P::kGroups; ++group) {
@@ -180,7 +193,7 @@ class QueryProducer {
       if (threadIdx.x % 32 != 0) continue;
       shared_.tile[stage][group] = tile;
       if (tile.blocks > 0) {
-        copy(stage, group, tile.place);
+        copy(stage, group, place);
       } else {
         arrive(shared_.full_q[stage][group]);
       }
@@ -188,24 +201,43 @@ class QueryProducer {
     ++tiles_;
   }
 
-  __device__ __forceinline__ Coordinates box(const Place& place, int group, int panel) const {
-    return {panel * kPanelColumns, place.head * a_.q_steps.head, place.row + group * P::kGroupRows,
+  // From row r of the tile on.
+  __device__ __forceinline__ Coordinates box(const Place& place, int r, int panel) const {
+    int head = place.head;
+    if constexpr (P::kDivides) {
+      head += r >> a_.division.box_log2;
+      r &= (1 << a_.division.box_log2) - 1;
+    }
+    return {panel * kPanelColumns, head * a_.q_steps.head, place.row + r,
             place.sample(a_) * a_.q_steps.sample};
+  }
+
+  // Rows that one copy brings: a group's, or those of a head.
+  __device__ __forceinline__ int box_rows() const {
+    return P::kDivides ? min(1 << a_.division.box_log2, P::kGroupRows) : P::kGroupRows;
   }
 
   __device__ __forceinline__ void prefetch(const Place& place) const {
     if (threadIdx.x % 32 != 0) return;
-    for (int group = 0; group < P::kGroups; ++group) {
-      for (int i = 0; i < P::kPanels; ++i) prefetch_box(a_.q, box(place, group, i));
+#pragma unroll 1
+    for (int r = 0; r < P::kTileRows; r += box_rows()) {
+      for (int i = 0; i < P::kPanels; ++i) prefetch_box(a_.q, box(place, r, i));
     }
   }
 
+  // Where heads that share a tile end, other rows come, or zeros: nobody uses them.
   __device__ __forceinline__ void copy(int stage, int group, const Place& place) const {
     auto& to = shared_.q[stage][group];
     auto& barrier = shared_.full_q[stage][group];
     arrive_expecting(barrier, sizeof(to));
+#pragma unroll 1
+    for (int r = 0; r < P::kGroupRows; r += box_rows()) {
 #pragma unroll
-    for (int i = 0; i < P::kPanels; ++i) load_box(to.panel[i], a_.q, barrier, box(place, group, i));
+      for (int i = 0; i < P::kPanels; ++i) {
+        load_box(to.panel[i] + r * kPanelRowBytes, a_.q, barrier,
+                 box(place, group * P::kGroupRows + r, i));
+      }
+    }
   }
 
   SharedMemory<P>& shared_;
@@ -218,12 +250,12 @@ template <class P>
 __device__ __forceinline__ void write_empty_tiles(const Arguments& a) {
   const int lane = threadIdx.x % 32;
   const int vectors = P::kHeadDim * (a.output_is_f32 != 0 ? 4 : 2) / 16;
+  if (a.division.divides()) return;  // every part has keys
   Schedule<P> schedule;
-  Tile tile;
-  while (schedule.next(a, tile)) {
-    const Extent extent = extent_of<P>(a, tile);
-    if (extent.blocks > 0) continue;
-    const Place place = place_of(a, tile, extent);
+  Piece piece;
+  while (schedule.next(a, piece)) {
+    if (piece.extent.blocks > 0) continue;
+    const Place place = place_of(a, piece.tile, piece.extent);
     const int end = min(place.row + P::kTileRows, place.end(a));
     for (int row = place.row; row < end; ++row) {
       int4* const out = reinterpret_cast<int4*>(

@@ -89,6 +89,13 @@ __device__ __forceinline__ float* lse_of_row(const Arguments& a, const Place& pl
          place.head * a.lse_layout.head;
 }
 
+// What a CTA computes at a time: a tile, or a part of one. A part's keys are all that it knows of.
+struct Piece {
+  Tile tile;
+  Extent extent;
+  int part = -1;  // its number; -1: the tile is whole
+};
+
 // Tiles are dealt out in rounds. Without a mask a head's tiles follow each other, so that the CTAs
 // of a round share keys in the L2 cache. Under a causal mask tiles differ in length: within a
 // section (heads whose keys fit into the cache) the longest come first, and every other round is
@@ -99,28 +106,59 @@ class Schedule {
   // With `redo` only the tiles whose bit is set.
   __device__ __forceinline__ explicit Schedule(const std::uint32_t* redo = nullptr) : redo_(redo) {}
 
-  // Which of the CTA's tiles next() found.
+  // Which of the CTA's pieces next() found.
   __device__ __forceinline__ int round() const { return round_ - 1; }
 
-  __device__ __forceinline__ bool next(const Arguments& a, Tile& tile) {
-    const int ctas = static_cast<int>(gridDim.x);
-    const int cta = static_cast<int>(blockIdx.x);
+  __device__ __forceinline__ bool next(const Arguments& a, Piece& piece) {
     for (;;) {
       const int round = round_++;
-      if (round * ctas >= a.tiles) return false;
-      const bool reversed = P::kCausal && round % 2 != 0;
-      const int index = round * ctas + (reversed ? ctas - 1 - cta : cta);
-      if (index >= a.tiles) return false;  // only the last round has holes
+      if (P::kDivides && a.division.divides()) {
+        if (!next_part(a.division, piece)) return false;
+      } else {
+        const int index = index_in(a, round);
+        if (index >= a.tiles) return false;  // only the last round has holes
+        piece.tile = tile_at(a, index);
+      }
       if (redo_ != nullptr) {
         const int bit = round >> a.redo_shift;
         if ((redo_[bit / 32] >> bit % 32 & 1) == 0) continue;
       }
-      tile = tile_at(a, index);
+      if (piece.part < 0) piece.extent = extent_of<P>(a, piece.tile);
       return true;
     }
   }
 
  private:
+  static __device__ __forceinline__ int index_in(const Arguments& a, int round) {
+    const int ctas = static_cast<int>(gridDim.x);
+    const int cta = static_cast<int>(blockIdx.x);
+    const bool reversed = P::kCausal && round % 2 != 0;
+    return round * ctas + (reversed ? ctas - 1 - cta : cta);
+  }
+
+  // The next part of this CTA's share, or the first of its next share.
+  __device__ __forceinline__ bool next_part(const Division& d, Piece& piece) {
+    if (unit_ == end_) {
+      share_ += share_ < 0 ? 1 + static_cast<int>(blockIdx.x) : static_cast<int>(gridDim.x);
+      if (share_ >= d.all_shares()) return false;
+      unit_ = d.begin(share_);
+      end_ = d.begin(share_ + 1);
+      tile_ = unit_ / d.blocks;
+    }
+    const int of_tile = tile_ * d.blocks;
+    const int first = unit_ - of_tile;
+    const int end = min(end_ - of_tile, d.blocks);
+    const TileRows rows = d.rows_of(tile_);
+    piece.tile = {rows.sample, rows.head, rows.row};
+    piece.extent.first_key = first * P::kBlockKeys;
+    piece.extent.keys = min(d.keys, end * P::kBlockKeys) - piece.extent.first_key;
+    piece.extent.blocks = end - first;
+    piece.part = d.part_of(tile_, share_);
+    unit_ = of_tile + end;
+    tile_ += end == d.blocks ? 1 : 0;
+    return true;
+  }
+
   static __device__ __forceinline__ Tile tile_at(const Arguments& a, int index) {
     int head;  // counted through all samples
     int row_tile;
@@ -141,6 +179,11 @@ class Schedule {
 
   const std::uint32_t* redo_;
   int round_ = 0;
+  // Divided tiles: the share, what is left of it, and the tile that is next.
+  int share_ = -1;
+  int unit_ = 0;
+  int end_ = 0;
+  int tile_ = 0;
 };
 
 }  // namespace batten::impl::native::sm90

@@ -1,0 +1,121 @@
+#include "backends/native/division.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "backends/native/rules.hpp"
+
+namespace batten::impl::native {
+namespace {
+
+using sm90::Division;
+using sm90::Divisor;
+
+// Costs in steps of a key block of 128 keys at head dim 128, from measurements on an H200
+// (docs/kernels/sm90.md).
+constexpr double kStart = 1;          // a tile's or a part's beginning
+constexpr double kCombine = 2.5;      // the launch that puts parts together
+constexpr double kPartOfAll = 0.012;  // each part: written by one, read by another
+// A call is divided when it gains so much.
+constexpr double kWorthIt = 0.97;
+
+// Kernels count units in 31 bits, and a period's units times its shares.
+constexpr std::int64_t kMostUnits = std::int64_t{1} << 30;
+constexpr std::int64_t kMostUnitsTimesShares = std::int64_t{1} << 30;
+// The workspace's default cap leaves room for this.
+constexpr double kMostScratch = 96 << 20;
+// No head has less than this many rows of a tile that several heads share: copies of fewer rows
+// take as long.
+constexpr int kFewestBoxRowsLog2 = 3;
+
+int divided_up(std::int64_t n, std::int64_t by) { return static_cast<int>((n + by - 1) / by); }
+
+// The tiles, with heads that share keys in one tile where a sample has few queries.
+Division tiles_of(const Problem& problem, const Shape& shape, int keys_of_block) {
+  Division d;
+  const int group = problem.num_heads / problem.num_kv_heads;
+  d.rows = static_cast<std::int32_t>(shape.max_q);
+  d.keys = static_cast<std::int32_t>(shape.max_kv);
+  d.group = group;
+  if (group > 1 && shape.max_q <= kTileRows / 2) {
+    const int rows = static_cast<int>(std::bit_ceil(static_cast<unsigned>(shape.max_q)));
+    d.box_log2 = std::max(std::countr_zero(static_cast<unsigned>(rows)), kFewestBoxRowsLog2);
+    d.heads_of_tile = std::min(group, kTileRows >> d.box_log2);
+  }
+  const int row_tiles = divided_up(shape.max_q, kTileRows);
+  const std::int64_t key_heads = shape.batch * problem.num_kv_heads;
+  d.row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
+  d.key_heads = Divisor(static_cast<std::uint32_t>(key_heads));
+  d.key_heads_of_sample = Divisor(static_cast<std::uint32_t>(problem.num_kv_heads));
+  d.tiles = static_cast<std::int32_t>(key_heads * divided_up(group, d.heads_of_tile) * row_tiles);
+  d.blocks = divided_up(shape.max_kv, keys_of_block);
+  return d;
+}
+
+// What shares make of the tiles. A share that does not end with a tile has parts of two tiles, or
+// of more.
+Load load_of(const Division& d, int shares, int ctas) {
+  const double units = static_cast<double>(d.tiles) * d.blocks;
+  const double rounds = divided_up(shares, ctas);
+  const bool even = shares % d.tiles == 0;
+  const double tiles_of_share = static_cast<double>(d.tiles) / shares;
+  return {.starts = rounds * (even ? 1 : std::ceil(tiles_of_share) + 1),
+          .blocks = rounds * std::ceil(units / shares),
+          .parts = static_cast<double>(even ? shares : d.tiles + shares - 1)};
+}
+
+double steps(const Load& load) {
+  return load.blocks + kStart * load.starts +
+         (load.parts > 0 ? kCombine + kPartOfAll * load.parts : 0);
+}
+
+}  // namespace
+
+DivisionChoice choose_division(const Problem& problem, const Shape& shape, const std::string& form,
+                               int keys_of_block, int multiprocessors) {
+  const std::int64_t whole_tiles =
+      shape.batch * problem.num_heads * divided_up(shape.max_q, kTileRows);
+  const std::int64_t rounds = divided_up(whole_tiles, multiprocessors);
+  DivisionChoice whole;
+  whole.load.starts = static_cast<double>(rounds);
+  whole.load.blocks = static_cast<double>(rounds * divided_up(shape.max_kv, keys_of_block));
+  if (form == kWhole || why_not_divided(problem, shape) || whole_tiles == 0 || shape.max_kv == 0) {
+    return whole;
+  }
+
+  const Division tiles = tiles_of(problem, shape, keys_of_block);
+  const auto of_each =
+      static_cast<int>(std::clamp<std::int64_t>(multiprocessors / tiles.tiles, 1, tiles.blocks));
+  const std::int64_t all_units = std::int64_t{tiles.tiles} * tiles.blocks;
+  const bool forced = form == kDivided;
+  DivisionChoice best = whole;
+  const auto consider = [&](int shares, int periods) {
+    const std::int64_t units = all_units / periods;
+    if (units * shares > kMostUnitsTimesShares || all_units > kMostUnits) return;
+    const Load load = load_of(tiles, shares * periods, multiprocessors);
+    const double scratch = load.parts * kTileRows * (problem.head_dim + 1) * sizeof(float);
+    if (scratch > kMostScratch && !forced) return;
+    const bool first = !best.division.divides();
+    if (steps(load) >= steps(best.load) * (first ? kWorthIt : 1) && !(forced && first)) return;
+    best.load = load;
+    best.division = tiles;
+    best.division.shares = Divisor(static_cast<std::uint32_t>(shares));
+    best.division.units = Divisor(static_cast<std::uint32_t>(units));
+    best.division.periods = periods;
+  };
+  consider(of_each, tiles.tiles);
+  consider(static_cast<int>(std::min<std::int64_t>(multiprocessors, all_units)), 1);
+  return best;
+}
+
+std::size_t part_output_bytes(const Division& division, int head_dim) {
+  return std::size_t{kTileRows} * static_cast<std::size_t>(division.parts() * head_dim) *
+         sizeof(float);
+}
+
+std::size_t part_lse_bytes(const Division& division) {
+  return std::size_t{kTileRows} * static_cast<std::size_t>(division.parts()) * sizeof(float);
+}
+
+}  // namespace batten::impl::native
