@@ -167,8 +167,9 @@ TEST(NativeDivision, WhatIsNotDivided) {
   ASSERT_TRUE(divides(problem_of(c), shape_of(c)));
   const auto refused = [&](const Problem& problem, const Shape& shape, const char* why) {
     EXPECT_FALSE(divides(problem, shape)) << why;
-    EXPECT_NE(why_not_form(problem, shape, kDivided).value_or("").find(why), std::string::npos);
-    EXPECT_EQ(why_not_form(problem, shape, kWhole), std::nullopt);
+    EXPECT_NE(why_not_divided(problem, shape).value_or("").find(why), std::string::npos);
+    EXPECT_FALSE(
+        choose_division(problem, shape, kDivided, 128, kMultiprocessors).division.divides());
   };
   Problem problem = problem_of(c);
   problem.mask = Mask::causal;

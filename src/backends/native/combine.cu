@@ -1,13 +1,11 @@
-// One warp a row: each lane has four columns of every 128, and all parts' loads of a few columns
-// are on their way at the same time.
+// One warp a row: each lane has four columns of every 128. What it costs is the time that loads are
+// on their way, so they all are at once: a few parts' columns, and what the parts count.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "backends/native/combine.hpp"
-#include "core/cuda_runtime.hpp"
+#include "backends/native/launch.hpp"
 
 namespace batten::impl::native {
 namespace {
@@ -35,38 +33,43 @@ __device__ float over_warp(float x, bool largest) {
   return x;
 }
 
-// A row's parts. Lanes ask for a part's share together.
+// What each of a row's parts counts: of 32 parts at a time, one a lane.
 class Weights {
  public:
-  // `lse`: of part 0; the next part's are kTileRows further.
-  __device__ Weights(const float* lse, int parts) : lse_(lse), parts_(parts) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float largest = -INFINITY;
-    for (int n = lane; n < parts; n += 32) largest = fmaxf(largest, at(n));
+  // `lse`: of part 0; the next part's are kTileRows further. For the whole warp.
+  __device__ Weights(const float* lse, int parts) : lse_(lse), parts_(parts), mine_(at(lane())) {
+    float largest = mine_;
+    for (int n = lane() + 32; n < parts; n += 32) largest = fmaxf(largest, at(n));
     // Where all logits are -infinity, parts have what 0 divided by 0 is.
     top_ = over_warp(largest, true);
     if (top_ == -INFINITY) top_ = 0;
-    float sum = 0;
-    for (int n = lane; n < parts; n += 32) sum += expf(at(n) - top_);
+    float sum = expf(mine_ - top_);
+    for (int n = lane() + 32; n < parts; n += 32) sum += expf(at(n) - top_);
     sum_ = over_warp(sum, false);
+    // Exactly 1 where one part has all the weight.
+    mine_ = __fdiv_rn(expf(mine_ - top_), sum_);
   }
 
-  // Exactly 1 where one part has all the weight.
-  __device__ float share(int n) const { return __fdiv_rn(expf(at(n) - top_), sum_); }
+  // From part `first` on, a multiple of 32.
+  __device__ void move_to(int first) { mine_ = __fdiv_rn(expf(at(first + lane()) - top_), sum_); }
+  __device__ float share(int n) const { return __shfl_sync(~0u, mine_, n % 32); }
   __device__ float lse() const { return top_ + logf(sum_); }
 
  private:
+  static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ float at(int n) const { return n < parts_ ? __ldcg(lse_ + n * kTileRows) : -INFINITY; }
 
   const float* lse_;
   int parts_;
+  float mine_;
   float top_;
   float sum_;
 };
 
-// The launch before is complete, and what it wrote can be read.
+// Everything before it on the stream is complete. What comes after may be launched meanwhile.
 __device__ void wait_for_parts() {
 #if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
 #endif
 }
@@ -86,23 +89,30 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__
   const int first = d.first_part(tile);
   const int parts = d.end_part(tile) - first;
   const std::int64_t first_row = std::int64_t{first} * kTileRows + r;
-  wait_for_parts();
-  const Weights weights(c.part_lse + first_row, parts);
+  const std::int64_t step = std::int64_t{kTileRows} * c.head_dim;
   const auto offset = [&](const Layout& layout) {
     return rows.sample * layout.batch + query * layout.row + (rows.head + head) * layout.head;
   };
-  Out* const out = static_cast<Out*>(c.out) + offset(c.out_layout);
-  const std::int64_t step = std::int64_t{kTileRows} * c.head_dim;
-  for (int column = 4 * lane; column < c.head_dim; column += 128) {
-    const float* const from = c.parts + first_row * c.head_dim + column;
-    float4 sum{0, 0, 0, 0};
-    for (int n = 0; n < parts; n += kAtATime) {
-      float4 values[kAtATime];
+  // Lanes past the head dim go along: weights are the whole warp's.
+  float4 values[kAtATime];
+  const auto load = [&](int column, int n) {
+    const float* const from = c.parts + first_row * c.head_dim + min(column, c.head_dim - 4);
 #pragma unroll
-      for (int i = 0; i < kAtATime; ++i) {
-        if (n + i < parts)
-          values[i] = __ldcg(reinterpret_cast<const float4*>(from + (n + i) * step));
-      }
+    for (int i = 0; i < kAtATime; ++i) {
+      if (n + i < parts) values[i] = __ldcg(reinterpret_cast<const float4*>(from + (n + i) * step));
+    }
+  };
+
+  wait_for_parts();
+  load(4 * lane, 0);
+  Weights weights(c.part_lse + first_row, parts);
+#pragma unroll 1
+  for (int column = 4 * lane; column - 4 * lane < c.head_dim; column += 128) {
+    float4 sum{0, 0, 0, 0};
+#pragma unroll 1
+    for (int n = 0; n < parts; n += kAtATime) {
+      if (n > 0 || column >= 128) load(column, n);
+      if (n % 32 == 0 && parts > 32) weights.move_to(n);
 #pragma unroll
       for (int i = 0; i < kAtATime; ++i) {
         if (n + i >= parts) break;
@@ -113,37 +123,29 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__
         sum.w = fmaf(share, values[i].w, sum.w);
       }
     }
-    write(out + column, sum);
+    if (column < c.head_dim) {
+      write(static_cast<Out*>(c.out) + offset(c.out_layout) + column, sum);
+    }
   }
   if (lane == 0 && c.lse != nullptr) c.lse[offset(c.lse_layout)] = weights.lse();
-}
-
-template <class Out>
-void launch(const CombineCall& call, Stream stream) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(call.division.tiles * (kTileRows / kWarps)));
-  config.blockDim = dim3(kThreads);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, &combine_rows<Out>, call),
-             "native: launching the combine kernel");
 }
 
 }  // namespace
 
 void combine(const CombineCall& call, Stream stream) {
-  switch (call.dtype) {
-    case DType::f16:
-      return launch<__half>(call, stream);
-    case DType::bf16:
-      return launch<__nv_bfloat16>(call, stream);
-    default:
-      return launch<float>(call, stream);
-  }
+  const auto function = [&] {
+    switch (call.dtype) {
+      case DType::f16:
+        return reinterpret_cast<const void*>(&combine_rows<__half>);
+      case DType::bf16:
+        return reinterpret_cast<const void*>(&combine_rows<__nv_bfloat16>);
+      default:
+        return reinterpret_cast<const void*>(&combine_rows<float>);
+    }
+  }();
+  CombineCall parameter = call;
+  launch(function, {.ctas = call.division.tiles * (kTileRows / kWarps), .threads = kThreads},
+         &parameter, stream, "native: launching the combine kernel");
 }
 
 }  // namespace batten::impl::native

@@ -51,7 +51,7 @@ std::optional<std::string> why_not_on(const cost::Card& card, const Problem& pro
   const int arch = card.properties().arch;
   if (arch != 90) return fmt::format("its kernels are for sm90, not sm{}", arch);
   if (auto reason = why_not(problem)) return reason;
-  if (auto reason = why_not_form(problem, shape, options.form)) return reason;
+  if (auto reason = why_not_form(problem, options.form)) return reason;
   return why_not(problem, shape);
 }
 

@@ -34,7 +34,7 @@ class Native final : public Backend {
 
   std::optional<std::string> why_not(const Problem& problem, const Shape& shape, Device /*device*/,
                                      const BackendOptions& options) const override {
-    if (auto reason = native::why_not_form(problem, shape, options.form)) return reason;
+    if (auto reason = native::why_not_form(problem, options.form)) return reason;
     return native::why_not(problem, shape);
   }
 

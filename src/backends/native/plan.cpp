@@ -13,6 +13,7 @@
 
 #include "backends/native/combine.hpp"
 #include "backends/native/division.hpp"
+#include "backends/native/launch.hpp"
 #include "backends/native/redo_watch.hpp"
 #include "backends/native/rules.hpp"
 #include "backends/native/sm90/arguments.hpp"
@@ -299,7 +300,8 @@ class NativePlan final : public Plan {
         .batch = std::int64_t{kTileRows} * problem_.head_dim, .row = problem_.head_dim, .head = 0};
     a.lse = part_lse;
     a.lse_layout = {.batch = kTileRows, .row = 1, .head = 0};
-    a.max_q = kTileRows;
+    a.max_q = division_.box_log2 == kTileRowsLog2 ? std::min(a.max_q, kTileRows)
+                                                  : division_.heads_of_tile << division_.box_log2;
     const int ctas = std::min(division_.all_shares(), multiprocessors_);
     const int rounds = (division_.all_shares() + ctas - 1) / ctas;
     // A share has parts of two tiles, or of as many as it is long.
@@ -329,12 +331,10 @@ class NativePlan final : public Plan {
   void launch(Arguments& a, int ctas, int rounds, Stream stream) const {
     a.redo_shift = 0;
     while (rounds >> a.redo_shift >= kRedoBits) ++a.redo_shift;
-    void* parameters[] = {&a};
-    check_cuda(cudaLaunchKernel(instance_.function, dim3(static_cast<unsigned>(ctas)),
-                                dim3(static_cast<unsigned>(instance_.threads)), parameters,
-                                static_cast<std::size_t>(instance_.shared_bytes),
-                                static_cast<cudaStream_t>(stream)),
-               "native: launching the forward kernel");
+    native::launch(
+        instance_.function,
+        {.ctas = ctas, .threads = instance_.threads, .shared_bytes = instance_.shared_bytes}, &a,
+        stream, "native: launching the forward kernel");
   }
 
   Problem problem_;

@@ -119,12 +119,6 @@ std::optional<std::string> why_not_form(const Problem& problem, const std::strin
                      fmt::join(widths, " and "));
 }
 
-std::optional<std::string> why_not_form(const Problem& problem, const Shape& shape,
-                                        const std::string& form) {
-  if (auto reason = why_not_form(problem, form)) return reason;
-  return form == kDivided ? why_not_divided(problem, shape) : std::nullopt;
-}
-
 std::optional<std::string> why_not_divided(const Problem& problem, const Shape& shape) {
   if (without_idle_mask(problem, shape).mask != Mask::none) {
     return "tiles are divided where no mask hides keys";

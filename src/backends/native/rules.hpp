@@ -23,17 +23,15 @@ Problem without_idle_mask(const Problem& problem, const Shape& shape);
 // Why tiles cannot be divided, or nothing.
 std::optional<std::string> why_not_divided(const Problem& problem, const Shape& shape);
 
-// Forms that a user may force: another tile, online softmax throughout, tiles that are never or
-// always divided.
+// Forms that a user may force: another tile, online softmax throughout, tiles that are never
+// divided, or wherever they can be.
 std::vector<std::string> forms();
 inline constexpr const char* kOnline = "online";
 inline constexpr const char* kWhole = "whole";
 inline constexpr const char* kDivided = "divided";
 
-// Why the problem, or the shape, cannot have the form, or nothing.
+// Why the problem cannot have the form, or nothing.
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form);
-std::optional<std::string> why_not_form(const Problem& problem, const Shape& shape,
-                                        const std::string& form);
 
 // Keys of a step, for a form or by the shape.
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form);

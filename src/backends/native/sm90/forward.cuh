@@ -25,6 +25,9 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
   if (threadIdx.x < kRedoWords) shared.redo[threadIdx.x] = a.online != 0 ? ~0u : 0u;
+  // Up to here the launch before may still be under way, and from here on the next one may begin.
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
   __syncthreads();
 }
 
@@ -55,9 +58,6 @@ __global__ void __launch_bounds__(P::kThreads, 1) forward(const __grid_constant_
   extern __shared__ __align__(1024) std::uint8_t memory[];
   auto& shared = *reinterpret_cast<SharedMemory<P>*>(memory);
   prepare(shared, a);
-  // What puts parts together may be launched already: it waits for them by itself.
-  if (P::kDivides && a.division.divides()) cudaTriggerProgrammaticLaunchCompletion();
-
   // Roles by warpgroup; the compiler must see that a warp has one role.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {

@@ -1,0 +1,35 @@
+#include "backends/native/launch.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include "core/cuda_runtime.hpp"
+
+namespace batten::impl::native {
+namespace {
+
+bool can_begin_early() {
+  static const bool driver_can = device_runtime().driver_version() >= 12030;
+  if (!driver_can) return false;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "native: cudaGetDevice");
+  return device_runtime().properties(device).arch() >= 90;
+}
+
+}  // namespace
+
+void launch(const void* function, const LaunchShape& shape, void* parameter, Stream stream,
+            const char* what) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.ctas));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = can_begin_early() ? 1 : 0;
+  check_cuda(cudaLaunchKernelExC(&config, function, &parameter), what);
+}
+
+}  // namespace batten::impl::native
