@@ -82,7 +82,7 @@ TEST(NativeDivision, EveryBlockIsInOnePartAndPartsAreInOrder) {
       });
       int next_part = 0;
       for (int tile = 0; tile < d.tiles; ++tile) {
-        ASSERT_GE(d.first_part(tile), next_part);
+        ASSERT_GE(d.first_part(tile), next_part) << tile;
         ASSERT_LT(d.first_part(tile), d.end_part(tile));
         int next_block = 0;
         for (int n = d.first_part(tile); n < d.end_part(tile); ++n) {
@@ -102,7 +102,8 @@ TEST(NativeDivision, EveryBlockIsInOnePartAndPartsAreInOrder) {
 
 TEST(NativeDivision, EveryQueryIsInOneTileWithItsKeyHead) {
   for (const Call& c : kCalls) {
-    const sm90::Division d = choose(c, kDivided).division;
+    sm90::Division d = choose(c, kDivided).division;
+    if (d.whole > 0) continue;
     const int group = c.heads / c.kv_heads;
     std::set<std::tuple<int, int, int>> seen;
     for (int tile = 0; tile < d.tiles; ++tile) {
@@ -116,6 +117,29 @@ TEST(NativeDivision, EveryQueryIsInOneTileWithItsKeyHead) {
       }
     }
     EXPECT_EQ(static_cast<std::int64_t>(seen.size()), c.batch * c.heads * c.q);
+  }
+}
+
+TEST(NativeDivision, WhatIsLeftAfterFullRoundsIsDivided) {
+  const Call calls[] = {{.batch = 4, .q = 512, .kv = 4096, .heads = 12, .kv_heads = 4},
+                        {.q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12},
+                        {.batch = 3, .q = 1000, .kv = 30000, .heads = 6, .kv_heads = 2}};
+  for (const Call& c : calls) {
+    const sm90::Division d = choose(c).division;
+    ASSERT_TRUE(d.divides());
+    EXPECT_GT(d.whole, 0);
+    EXPECT_EQ(d.whole % kMultiprocessors, 0);
+    const auto row_tiles = static_cast<int>((c.q + kTileRows - 1) / kTileRows);
+    ASSERT_EQ(d.whole + d.tiles, c.batch * c.heads * row_tiles);
+    for (int tile = 0; tile < d.tiles; ++tile) {
+      // As schedule.cuh deals whole tiles out: a head's follow each other.
+      const int index = d.whole + tile;
+      const sm90::TileRows rows = d.rows_of(tile);
+      EXPECT_EQ(rows.sample, index / row_tiles / c.heads);
+      EXPECT_EQ(rows.head, index / row_tiles % c.heads);
+      EXPECT_EQ(rows.row, index % row_tiles * kTileRows);
+      EXPECT_EQ(rows.heads, 1);
+    }
   }
 }
 

@@ -26,8 +26,9 @@ cost::Work work_of(const Problem& given, const Shape& shape, const BackendOption
   if (choice.division.divides()) {
     work.starts = choice.load.starts;
     work.blocks = choice.load.blocks * keys / cost::kUnitKeys;
-    work.parts = choice.load.parts / multiprocessors;
-    work.merges = 1;
+    work.launches = choice.load.launches;
+    work.parts = choice.load.parts_of_cta;
+    work.merges = choice.load.parts / multiprocessors;
     return work;
   }
   const cost::Grid grid =

@@ -14,9 +14,11 @@ using sm90::Divisor;
 
 // Costs in steps of a key block of 128 keys at head dim 128, from measurements on an H200
 // (docs/kernels/sm90.md).
-constexpr double kStart = 1;          // a tile's or a part's beginning
-constexpr double kCombine = 2.5;      // the launch that puts parts together
-constexpr double kPartOfAll = 0.012;  // each part: written by one, read by another
+constexpr double kStart = 1;         // a tile's or a part's beginning
+constexpr double kLaunch = 3;        // one more launch of whole tiles before the divided ones
+constexpr double kCombine = 3;       // the launch that puts parts together
+constexpr double kPart = 2;          // of a share: what all CTAs write at the same time
+constexpr double kPartRead = 0.011;  // each part of all: read by whoever puts it together
 // A call is divided when it gains so much.
 constexpr double kWorthIt = 0.97;
 
@@ -48,26 +50,32 @@ Division tiles_of(const Problem& problem, const Shape& shape, int keys_of_block)
   d.row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
   d.key_heads = Divisor(static_cast<std::uint32_t>(key_heads));
   d.key_heads_of_sample = Divisor(static_cast<std::uint32_t>(problem.num_kv_heads));
+  d.heads_of_sample = Divisor(static_cast<std::uint32_t>(problem.num_heads));
   d.tiles = static_cast<std::int32_t>(key_heads * divided_up(group, d.heads_of_tile) * row_tiles);
   d.blocks = divided_up(shape.max_kv, keys_of_block);
   return d;
 }
 
-// What shares make of the tiles. A share that does not end with a tile has parts of two tiles, or
-// of more.
+// What shares make of the tiles, after rounds of whole ones. A share that does not begin with a
+// tile has parts of two, or of more.
 Load load_of(const Division& d, int shares, int ctas) {
   const double units = static_cast<double>(d.tiles) * d.blocks;
   const double rounds = divided_up(shares, ctas);
   const bool even = shares % d.tiles == 0;
   const double tiles_of_share = static_cast<double>(d.tiles) / shares;
-  return {.starts = rounds * (even ? 1 : std::ceil(tiles_of_share) + 1),
-          .blocks = rounds * std::ceil(units / shares),
+  const double parts_of_share = even ? 1 : std::ceil(tiles_of_share) + 1;
+  const double whole_rounds = static_cast<double>(d.whole) / ctas;
+  return {.starts = whole_rounds + rounds * parts_of_share,
+          .blocks = whole_rounds * d.blocks + rounds * std::ceil(units / shares),
+          .launches = d.whole > 0 ? 2.0 : 1.0,
+          .parts_of_cta = rounds * parts_of_share,
           .parts = static_cast<double>(even ? shares : d.tiles + shares - 1)};
 }
 
 double steps(const Load& load) {
-  return load.blocks + kStart * load.starts +
-         (load.parts > 0 ? kCombine + kPartOfAll * load.parts : 0);
+  double all = load.blocks + kStart * load.starts + kLaunch * (load.launches - 1);
+  if (load.parts > 0) all += kCombine + kPart * load.parts_of_cta + kPartRead * load.parts;
+  return all;
 }
 
 }  // namespace
@@ -78,19 +86,17 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
       shape.batch * problem.num_heads * divided_up(shape.max_q, kTileRows);
   const std::int64_t rounds = divided_up(whole_tiles, multiprocessors);
   DivisionChoice whole;
+  whole.load.launches = 1;
   whole.load.starts = static_cast<double>(rounds);
   whole.load.blocks = static_cast<double>(rounds * divided_up(shape.max_kv, keys_of_block));
   if (form == kWhole || why_not_divided(problem, shape) || whole_tiles == 0 || shape.max_kv == 0) {
     return whole;
   }
 
-  const Division tiles = tiles_of(problem, shape, keys_of_block);
-  const auto of_each =
-      static_cast<int>(std::clamp<std::int64_t>(multiprocessors / tiles.tiles, 1, tiles.blocks));
-  const std::int64_t all_units = std::int64_t{tiles.tiles} * tiles.blocks;
   const bool forced = form == kDivided;
   DivisionChoice best = whole;
-  const auto consider = [&](int shares, int periods) {
+  const auto consider = [&](const Division& tiles, int shares, int periods) {
+    const std::int64_t all_units = std::int64_t{tiles.tiles} * tiles.blocks;
     const std::int64_t units = all_units / periods;
     if (units * shares > kMostUnitsTimesShares || all_units > kMostUnits) return;
     const Load load = load_of(tiles, shares * periods, multiprocessors);
@@ -104,8 +110,21 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     best.division.units = Divisor(static_cast<std::uint32_t>(units));
     best.division.periods = periods;
   };
-  consider(of_each, tiles.tiles);
-  consider(static_cast<int>(std::min<std::int64_t>(multiprocessors, all_units)), 1);
+  // As many shares as multiprocessors; or as many for each tile, so that no share has two.
+  const auto consider_both = [&](const Division& tiles) {
+    consider(tiles, std::clamp(multiprocessors / tiles.tiles, 1, tiles.blocks), tiles.tiles);
+    const std::int64_t units = std::int64_t{tiles.tiles} * tiles.blocks;
+    consider(tiles, static_cast<int>(std::min<std::int64_t>(multiprocessors, units)), 1);
+  };
+  const Division all = tiles_of(problem, shape, keys_of_block);
+  const std::int64_t left = whole_tiles % multiprocessors;
+  if (left > 0 && left < whole_tiles && all.box_log2 == kTileRowsLog2) {
+    Division last = all;
+    last.tiles = static_cast<std::int32_t>(left);
+    last.whole = static_cast<std::int32_t>(whole_tiles - left);
+    consider_both(last);
+  }
+  consider_both(all);
   return best;
 }
 

@@ -9,11 +9,13 @@
 
 namespace batten::impl::native {
 
-// What the busiest multiprocessor does, in steps of a key block; and parts of all tiles.
+// What the busiest multiprocessor does, in steps of a key block.
 struct Load {
   double starts = 0;  // tiles or parts
   double blocks = 0;
-  double parts = 0;  // of the whole call; 0: tiles are not divided
+  double launches = 0;      // of the forward kernel
+  double parts_of_cta = 0;  // that it puts aside
+  double parts = 0;         // of the whole call; 0: tiles are not divided
 };
 
 // How a dense call without a mask is divided, with what follows from it. `keys_of_block`: of a

@@ -198,6 +198,7 @@ class NativePlan final : public Plan {
     }
 
     if (division_.divides()) {
+      if (division_.whole > 0) launch_tiles(a, division_.whole, call.stream);
       run_divided(a, call.stream, workspace);
       return;
     }
@@ -311,11 +312,16 @@ class NativePlan final : public Plan {
     combine(combined, stream);
   }
 
+  // The first so many tiles.
+  void launch_tiles(Arguments& a, int tiles, Stream stream) const {
+    a.tiles = tiles;
+    const int ctas = std::min(a.tiles, multiprocessors_);
+    launch(a, ctas, (a.tiles + ctas - 1) / ctas, stream);
+  }
+
   void launch(Arguments& a, int samples, Stream stream) const {
     const int heads = samples * problem_.num_heads;
     a.tiles = heads * a.row_tiles;
-    const int ctas = std::min(a.tiles, multiprocessors_);
-    const int rounds = (a.tiles + ctas - 1) / ctas;
     if (instance_.causal) {
       a.section_heads = std::min(section_heads_, heads);
       a.last_section = (heads - 1) / a.section_heads;
@@ -324,7 +330,7 @@ class NativePlan final : public Plan {
       a.heads_of_last =
           Divisor(static_cast<std::uint32_t>(heads - a.last_section * a.section_heads));
     }
-    launch(a, ctas, rounds, stream);
+    launch_tiles(a, a.tiles, stream);
   }
 
   // `rounds`: tiles or parts of a CTA, at most.

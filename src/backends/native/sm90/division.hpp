@@ -22,15 +22,17 @@ struct TileRows {
 // as every other: a tile is a period then, else all are one. What a share has of a tile is a part
 // of it: computed as if the part's keys were all, and put aside in the workspace (combine.cu).
 //
-// Tiles with the same keys lie as far from each other as can be: CTAs whose shares begin in the
-// same place of each go through the same keys at the same time.
+// All tiles of a call, or the last ones in the order in which whole tiles are dealt out
+// (schedule.cuh). Where all are divided, those with the same keys lie as far from each other as can
+// be: CTAs whose shares begin in the same place of each go through the same keys at the same time.
 struct Division {
   Divisor shares{1};  // of a period
   Divisor units{1};   // of a period: its tiles' blocks
   std::int32_t periods = 1;
   std::int32_t blocks = 0;  // of keys, in each tile; 0: tiles are not divided
-  std::int32_t tiles = 0;
-  std::int32_t keys = 0;  // of a sample
+  std::int32_t tiles = 0;   // that are divided
+  std::int32_t whole = 0;   // that come before them and are not
+  std::int32_t keys = 0;    // of a sample
 
   std::int32_t rows = 0;   // queries of a head
   std::int32_t group = 1;  // query heads of a key head
@@ -39,6 +41,7 @@ struct Division {
   Divisor row_tiles{1};                   // of one head
   Divisor key_heads{1};                   // of all samples
   Divisor key_heads_of_sample{1};
+  Divisor heads_of_sample{1};
 
   constexpr bool divides() const { return blocks > 0; }
 
@@ -67,7 +70,19 @@ struct Division {
     return part_of(tile, share_of((tile + 1) * blocks - 1)) + 1;
   }
 
-  constexpr TileRows rows_of(int tile) const {
+  constexpr TileRows rows_of(int tile) const { return whole > 0 ? in_order(tile) : by_keys(tile); }
+
+ private:
+  constexpr TileRows in_order(int tile) const {
+    const int head = row_tiles.quotient(whole + tile);  // of all samples
+    const int sample = heads_of_sample.quotient(head);
+    return {.sample = sample,
+            .head = head - sample * heads_of_sample.value(),
+            .heads = 1,
+            .row = (whole + tile - head * row_tiles.value()) * kTileRows};
+  }
+
+  constexpr TileRows by_keys(int tile) const {
     const int turn = key_heads.quotient(tile);  // among the tiles with the same keys
     const int key_head = tile - turn * key_heads.value();
     const int within = row_tiles.quotient(turn);
