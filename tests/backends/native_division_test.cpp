@@ -122,7 +122,7 @@ TEST(NativeDivision, EveryQueryIsInOneTileWithItsKeyHead) {
 
 TEST(NativeDivision, WhatIsLeftAfterFullRoundsIsDivided) {
   const Call calls[] = {{.batch = 4, .q = 512, .kv = 4096, .heads = 12, .kv_heads = 4},
-                        {.q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12},
+                        {.batch = 16, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
                         {.batch = 3, .q = 1000, .kv = 30000, .heads = 6, .kv_heads = 2}};
   for (const Call& c : calls) {
     const sm90::Division d = choose(c).division;
@@ -176,7 +176,7 @@ TEST(NativeDivision, HeadsShareATileWhereRowsAreFew) {
 TEST(NativeDivision, FewTilesAreDividedAndFullRoundsAreNot) {
   EXPECT_TRUE(choose(kCalls[0]).division.divides());
   EXPECT_TRUE(choose({.q = 1, .kv = 75600, .heads = 40, .kv_heads = 8}).division.divides());
-  EXPECT_TRUE(choose({.q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12}).division.divides());
+  EXPECT_TRUE(choose({.q = 256, .kv = 4096, .heads = 12, .kv_heads = 12}).division.divides());
   EXPECT_FALSE(choose({.q = 132 * 128, .kv = 4096}).division.divides()) << "one full round";
   EXPECT_FALSE(choose({.q = 32760, .kv = 512, .heads = 12, .kv_heads = 12}).division.divides());
   EXPECT_FALSE(choose({.q = 1, .kv = 100}).division.divides()) << "nothing to divide";

@@ -12,15 +12,14 @@ namespace {
 using sm90::Division;
 using sm90::Divisor;
 
-// Costs in steps of a key block of 128 keys at head dim 128, from measurements on an H200
-// (docs/kernels/sm90.md).
-constexpr double kStart = 1;         // a tile's or a part's beginning
-constexpr double kLaunch = 3;        // one more launch of whole tiles before the divided ones
-constexpr double kCombine = 3;       // the launch that puts parts together
-constexpr double kPart = 2;          // of a share: what all CTAs write at the same time
-constexpr double kPartRead = 0.011;  // each part of all: read by whoever puts it together
+// Costs in steps of 128 keys at head dim 128, from measurements on an H200
+// (docs/kernels/sm90.md, "Divided tiles").
+constexpr double kStart = 4.2;  // a CTA's next tile or part, what it writes included
+constexpr double kLaunch = 5;   // divided tiles after a launch of whole ones
+constexpr double kCombine = 4;  // a share's first part, and the launch that puts parts together
+constexpr double kPartRead = 0.011;  // each part of all
 // A call is divided when it gains so much.
-constexpr double kWorthIt = 0.97;
+constexpr double kWorthIt = 0.98;
 
 // Kernels count units in 31 bits, and a period's units times its shares.
 constexpr std::int64_t kMostUnits = std::int64_t{1} << 30;
@@ -72,9 +71,10 @@ Load load_of(const Division& d, int shares, int ctas) {
           .parts = static_cast<double>(even ? shares : d.tiles + shares - 1)};
 }
 
-double steps(const Load& load) {
-  double all = load.blocks + kStart * load.starts + kLaunch * (load.launches - 1);
-  if (load.parts > 0) all += kCombine + kPart * load.parts_of_cta + kPartRead * load.parts;
+// `step`: of the kernel's own key blocks.
+double steps(const Load& load, double step) {
+  double all = step * load.blocks + kStart * (load.starts - 1) + kLaunch * (load.launches - 1);
+  if (load.parts > 0) all += kCombine + kPartRead * load.parts;
   return all;
 }
 
@@ -93,6 +93,7 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     return whole;
   }
 
+  const double step = static_cast<double>(keys_of_block) * problem.head_dim / (128 * 128);
   const bool forced = form == kDivided;
   DivisionChoice best = whole;
   const auto consider = [&](const Division& tiles, int shares, int periods) {
@@ -103,7 +104,8 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     const double scratch = load.parts * kTileRows * (problem.head_dim + 1) * sizeof(float);
     if (scratch > kMostScratch && !forced) return;
     const bool first = !best.division.divides();
-    if (steps(load) >= steps(best.load) * (first ? kWorthIt : 1) && !(forced && first)) return;
+    if (steps(load, step) >= steps(best.load, step) * (first ? kWorthIt : 1) && !(forced && first))
+      return;
     best.load = load;
     best.division = tiles;
     best.division.shares = Divisor(static_cast<std::uint32_t>(shares));
