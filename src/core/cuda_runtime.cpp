@@ -98,6 +98,37 @@ class CudaRuntime final : public DeviceRuntime {
     check_cuda(cudaStreamGetId(static_cast<cudaStream_t>(stream), &id), "cudaStreamGetId");
     return id;
   }
+  void* allocate_outside_of_graphs(std::size_t bytes) override {
+    const RelaxedCapture relaxed;
+    void* data = nullptr;
+    if (cudaMalloc(&data, bytes) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+    return data;
+  }
+  std::uint64_t capture_id(Stream stream) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    check_cuda(cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &id, nullptr,
+                                        nullptr, nullptr, nullptr),
+               "cudaStreamGetCaptureInfo");
+    return id;
+  }
+  void at_end_of_graph(Stream stream, void (*release)(void*), void* context) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    cudaUserObject_t object = nullptr;
+    const cudaError_t made =
+        cudaUserObjectCreate(&object, context, release, 1, cudaUserObjectNoDestructorSync);
+    if (made != cudaSuccess) release(context);
+    check_cuda(made, "cudaUserObjectCreate");
+    (void)cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, nullptr, &graph,
+                                   nullptr, nullptr, nullptr);
+    const cudaError_t kept = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+    if (kept != cudaSuccess) (void)cudaUserObjectRelease(object, 1);
+    check_cuda(kept, "cudaGraphRetainUserObject");
+  }
   bool is_capturing(Stream stream) const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),

@@ -23,6 +23,9 @@ class NoDevices final : public DeviceRuntime {
   void* allocate(std::size_t, Stream) noexcept override { return nullptr; }
   void free(void*, Stream) noexcept override {}
   void free_synchronously(void*) noexcept override {}
+  void* allocate_outside_of_graphs(std::size_t) override { none(); }
+  std::uint64_t capture_id(Stream) override { none(); }
+  void at_end_of_graph(Stream, void (*)(void*), void*) override { none(); }
   std::uint64_t stream_id(Stream) const override { none(); }
   bool is_capturing(Stream) const override { none(); }
   void synchronize(Stream) override { none(); }

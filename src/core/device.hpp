@@ -46,6 +46,14 @@ class DeviceRuntime {
   virtual void free(void* data, Stream stream) noexcept = 0;
   // Frees after all of the device's work that may use it is done.
   virtual void free_synchronously(void* data) noexcept = 0;
+  // For free_synchronously(). Also while streams are being captured: nothing of this goes into a
+  // graph. Null when there is no memory left.
+  virtual void* allocate_outside_of_graphs(std::size_t bytes) = 0;
+  // A number of the capture that is under way on the stream, which no other capture has.
+  virtual std::uint64_t capture_id(Stream stream) = 0;
+  // Calls release(context) once the graph that is being captured on the stream is gone, and with it
+  // all that was made of it; also if this throws. On any thread, and it must not use the runtime.
+  virtual void at_end_of_graph(Stream stream, void (*release)(void*), void* context) = 0;
 
   // An id that no two living streams of the device share, nor a dead and a living one.
   virtual std::uint64_t stream_id(Stream stream) const = 0;

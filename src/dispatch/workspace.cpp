@@ -145,15 +145,30 @@ void WorkspacePool::give_back_host(void* data, std::size_t bytes) noexcept {
 }
 
 WorkspaceLease WorkspacePool::acquire_captured(Device device, Stream stream, std::size_t bytes) {
-  WorkspaceLease lease;
-  lease.pool_ = this;
-  lease.device_ = device;
-  lease.stream_ = stream;
   Allocator allocator;
   {
     const std::lock_guard lock(mutex_);
     allocator = allocator_;
   }
+  // Who brings an allocator gets all memory from there.
+  if (allocator.alloc != nullptr) return allocate_captured(allocator, device, stream, bytes);
+  const std::shared_ptr<GraphMemory::Capture> capture = capture_of(stream);
+  WorkspaceLease lease;
+  lease.slot_lock_ = std::unique_lock(capture->mutex);
+  lease.data_ = memory_of(*capture, device, bytes);
+  lease.kind_ = WorkspaceLease::Kind::stream_slot;
+  lease.size_ = bytes;
+  lease.slot_ = capture;
+  return lease;
+}
+
+// Allocated and freed by nodes of the graph, as far as the allocator makes any.
+WorkspaceLease WorkspacePool::allocate_captured(const Allocator& allocator, Device device,
+                                                Stream stream, std::size_t bytes) {
+  WorkspaceLease lease;
+  lease.pool_ = this;
+  lease.device_ = device;
+  lease.stream_ = stream;
   lease.slot_ = std::make_shared<Allocator>(allocator);
   lease.data_ = allocate(allocator, device, bytes, stream);
   if (lease.data_ == nullptr) {
@@ -163,6 +178,75 @@ WorkspaceLease WorkspacePool::acquire_captured(Device device, Stream stream, std
   lease.kind_ = WorkspaceLease::Kind::captured;
   lease.size_ = bytes;
   return lease;
+}
+
+std::shared_ptr<WorkspacePool::GraphMemory::Capture> WorkspacePool::capture_of(Stream stream) {
+  const GraphMemory::Key key{device_runtime().capture_id(stream), stream};
+  {
+    const std::lock_guard lock(of_graphs_->mutex);
+    const auto known = of_graphs_->captures.find(key);
+    if (known != of_graphs_->captures.end()) return known->second;
+    of_graphs_->captures.emplace(key, std::make_shared<GraphMemory::Capture>());
+  }
+  struct End {
+    std::shared_ptr<GraphMemory> home;
+    GraphMemory::Key key;
+  };
+  const auto give_back = [](void* context) {
+    const std::unique_ptr<End> end(static_cast<End*>(context));
+    const std::lock_guard lock(end->home->mutex);
+    const auto ended = end->home->captures.extract(end->key);
+    const auto& blocks = ended.mapped()->blocks;
+    end->home->idle.insert(end->home->idle.end(), blocks.begin(), blocks.end());
+  };
+  device_runtime().at_end_of_graph(stream, give_back, new End{of_graphs_, key});
+  const std::lock_guard lock(of_graphs_->mutex);
+  return of_graphs_->captures.at(key);
+}
+
+WorkspacePool::GraphMemory::Block WorkspacePool::GraphMemory::take(Device device,
+                                                                   std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  auto best = idle.end();
+  for (auto it = idle.begin(); it != idle.end(); ++it) {
+    if (it->device != device || it->bytes < bytes) continue;
+    if (best == idle.end() || it->bytes < best->bytes) best = it;
+  }
+  if (best == idle.end()) return {};
+  const Block block = *best;
+  idle.erase(best);
+  return block;
+}
+
+void* WorkspacePool::memory_of(GraphMemory::Capture& capture, Device device, std::size_t bytes) {
+  auto& blocks = capture.blocks;
+  if (!blocks.empty() && blocks.back().bytes >= bytes) return blocks.back().data;
+  blocks.reserve(blocks.size() + 1);  // a block that was taken is not lost
+  GraphMemory::Block block = of_graphs_->take(device, bytes);
+  if (block.data == nullptr) {
+    block = {device, bytes, device_runtime().allocate_outside_of_graphs(bytes)};
+  }
+  if (block.data == nullptr) {
+    fail(ErrorCode::OutOfMemory, "workspace: no {} bytes on {} for the graph being captured", bytes,
+         device.str());
+  }
+  blocks.push_back(block);
+  return block.data;
+}
+
+void WorkspacePool::free_idle_of_graphs() noexcept {
+  std::vector<GraphMemory::Block> idle;
+  {
+    const std::lock_guard lock(of_graphs_->mutex);
+    idle.swap(of_graphs_->idle);
+  }
+  for (const GraphMemory::Block& block : idle) {
+    try {
+      const DeviceGuard guard(block.device);
+      device_runtime().free_synchronously(block.data);
+    } catch (...) {  // the device is lost, and its memory with it
+    }
+  }
 }
 
 WorkspaceLease WorkspacePool::acquire_device(Device device, Stream stream, std::size_t bytes) {
@@ -249,6 +333,7 @@ void WorkspacePool::trim() {
   }
   idle_host_.clear();
   retire_idle_slots();
+  free_idle_of_graphs();
 }
 
 void WorkspacePool::retire_idle_slots() noexcept {

@@ -43,9 +43,10 @@ class WorkspaceLease {
 };
 
 // One pool a process. A GPU stream owns one growing block: work on a stream is ordered, so its
-// calls may share it. CPU calls finish before they return, so blocks go back to a free list. While
-// a stream is captured, scratch is allocated in the graph, which then owns it; the pool's is never
-// lent to one.
+// calls may share it. CPU calls finish before they return, so blocks go back to a free list. What
+// is captured on a stream shares a block likewise, which is the graph's until it ends: no replay
+// allocates or frees. (So a graph must not run twice at the same time, as its outputs forbid
+// anyway.) With a custom allocator each captured call allocates and frees.
 class WorkspacePool {
  public:
   WorkspacePool();
@@ -96,15 +97,44 @@ class WorkspacePool {
     Allocator allocator;
   };
 
+  // Memory of graphs, which they keep to their end; then it waits here for others. Outlives the
+  // pool where graphs do.
+  struct GraphMemory {
+    struct Block {
+      Device device;
+      std::size_t bytes = 0;
+      void* data = nullptr;
+    };
+    // What is captured on one stream into one graph.
+    struct Capture {
+      std::mutex mutex;           // held by the lease
+      std::vector<Block> blocks;  // the last is in use, others are outgrown
+    };
+    using Key = std::pair<std::uint64_t, Stream>;  // the capture's id
+
+    // Of ended graphs. The smallest that will do; an empty block if there is none.
+    Block take(Device device, std::size_t bytes);
+
+    std::mutex mutex;  // guards what follows
+    std::map<Key, std::shared_ptr<Capture>> captures;
+    std::vector<Block> idle;
+  };
+
+  std::shared_ptr<GraphMemory::Capture> capture_of(Stream stream);
+  void* memory_of(GraphMemory::Capture& capture, Device device, std::size_t bytes);
+
   WorkspaceLease acquire_host(std::size_t bytes);
   WorkspaceLease acquire_device(Device device, Stream stream, std::size_t bytes);
   WorkspaceLease acquire_captured(Device device, Stream stream, std::size_t bytes);
+  WorkspaceLease allocate_captured(const Allocator& allocator, Device device, Stream stream,
+                                   std::size_t bytes);
   static void* allocate(const Allocator& a, Device device, std::size_t bytes,
                         Stream stream) noexcept;
   static void free(const Allocator& a, Device device, void* data, std::size_t bytes,
                    Stream stream) noexcept;
   static void free_slot(Slot& slot) noexcept;
   void retire_idle_slots() noexcept;  // mutex_ is held
+  void free_idle_of_graphs() noexcept;
   void give_back_host(void* data, std::size_t bytes) noexcept;
 
   std::size_t cap_bytes_;
@@ -113,6 +143,8 @@ class WorkspacePool {
   std::map<std::pair<int, std::uint64_t>, std::shared_ptr<Slot>> slots_;  // (device, stream id)
   std::vector<Block> idle_host_;
   std::map<void*, Allocator> lent_host_;
+
+  const std::shared_ptr<GraphMemory> of_graphs_ = std::make_shared<GraphMemory>();
 };
 
 }  // namespace batten::impl

@@ -280,24 +280,70 @@ TEST_F(WorkspaceTest, StreamsWithoutEndDoNotHoldMemoryWithoutEnd) {
 // -------------------------------------------------------------------------------------------
 
 TEST_F(WorkspaceTest, AGraphGetsMemoryOfItsOwn) {
-  impl::Stream stream = devices_->create_stream();
+  impl::Stream stream = devices_->create_stream(), other = devices_->create_stream();
   void* pooled = touch(kGpu, stream, 64 * kKiB);
   devices_->begin_capture(stream);
+  void* first = nullptr;
   {
-    const WorkspaceLease first = pool_.acquire(kGpu, stream, kKiB, kCapturing);
-    EXPECT_NE(first.data(), pooled) << "the pool's block is not lent to a graph";
-    EXPECT_EQ(devices_->counts().graph_allocations, 1);
-    EXPECT_EQ(devices_->counts().graph_frees, 0);
-    const WorkspaceLease second = pool_.acquire(kGpu, stream, kKiB, kCapturing);
-    EXPECT_NE(second.data(), first.data());
+    const WorkspaceLease lease = pool_.acquire(kGpu, stream, kKiB, kCapturing);
+    first = lease.data();
+    EXPECT_NE(first, pooled) << "the pool's block is not lent to a graph";
   }
-  EXPECT_EQ(devices_->counts().graph_allocations, 2);
-  EXPECT_EQ(devices_->counts().graph_frees, 2) << "freed by nodes of the graph";
+  EXPECT_EQ(pool_.acquire(kGpu, stream, kKiB, kCapturing).data(), first)
+      << "the stream's calls come one after another";
+  devices_->begin_capture(other);
+  EXPECT_NE(pool_.acquire(kGpu, other, kKiB, kCapturing).data(), first)
+      << "those of other streams may run at the same time";
+  EXPECT_EQ(devices_->counts().graph_allocations, 0) << "replays do not allocate";
+  EXPECT_EQ(devices_->counts().frees, 0);
   ASSERT_EQ(pool_.statistics().size(), 1u);
   EXPECT_EQ(pool_.statistics()[0].bytes, 64 * kKiB) << "and never the pool's";
   devices_->end_capture(stream);
+  devices_->end_capture(other);
   EXPECT_EQ(touch(kGpu, stream, 64 * kKiB), pooled);
   EXPECT_EQ(devices_->counts().synchronisations, 0);
+}
+
+TEST_F(WorkspaceTest, AGraphKeepsItsMemoryUntilItEnds) {
+  impl::Stream stream = devices_->create_stream();
+  devices_->begin_capture(stream);
+  void* const data = pool_.acquire(kGpu, stream, kKiB, kCapturing).data();
+  devices_->end_capture(stream);
+  pool_.trim();
+  EXPECT_TRUE(devices_->owns(data, kKiB, 0)) << "the graph may be replayed";
+  devices_->begin_capture(stream);
+  EXPECT_NE(pool_.acquire(kGpu, stream, kKiB, kCapturing).data(), data)
+      << "another graph may run at the same time";
+  devices_->end_capture(stream);
+  devices_->destroy_graphs();
+  EXPECT_EQ(devices_->blocks_in_use(), 2) << "its end may not call the runtime";
+  devices_->begin_capture(stream);
+  (void)pool_.acquire(kGpu, stream, kKiB, kCapturing);
+  EXPECT_EQ(devices_->blocks_in_use(), 2) << "used again";
+  devices_->end_capture(stream);
+  pool_.trim();
+  EXPECT_EQ(devices_->blocks_in_use(), 1);
+  devices_->destroy_graphs();
+  pool_.trim();
+  EXPECT_EQ(devices_->blocks_in_use(), 0);
+}
+
+TEST_F(WorkspaceTest, AGraphThatNeedsMoreKeepsWhatItHad) {
+  impl::Stream stream = devices_->create_stream();
+  devices_->begin_capture(stream);
+  void* small = pool_.acquire(kGpu, stream, kKiB, kCapturing).data();
+  void* large = pool_.acquire(kGpu, stream, kMiB, kCapturing).data();
+  EXPECT_NE(large, small);
+  EXPECT_TRUE(devices_->owns(large, kMiB, 0));
+  EXPECT_TRUE(devices_->owns(small, kKiB, 0)) << "nodes use it";
+  EXPECT_EQ(pool_.acquire(kGpu, stream, kKiB, kCapturing).data(), large);
+  devices_->end_capture(stream);
+  devices_->destroy_graphs();
+
+  devices_->begin_capture(stream);
+  EXPECT_EQ(pool_.acquire(kGpu, stream, kKiB, kCapturing).data(), small)
+      << "the smallest that will do";
+  EXPECT_EQ(pool_.acquire(kGpu, stream, kMiB, kCapturing).data(), large);
 }
 
 TEST_F(WorkspaceTest, AGraphOnANewStreamLeavesNothingInThePool) {
@@ -305,7 +351,6 @@ TEST_F(WorkspaceTest, AGraphOnANewStreamLeavesNothingInThePool) {
   devices_->begin_capture(stream);
   (void)pool_.acquire(kGpu, stream, kKiB, kCapturing);
   EXPECT_TRUE(pool_.statistics().empty());
-  EXPECT_EQ(devices_->blocks_in_use(), 0);
 }
 
 TEST_F(WorkspaceTest, AGraphKeepsToTheCapAndTheMemory) {

@@ -132,6 +132,37 @@ void FakeDeviceRuntime::forget(void* data) {
   std::free(data);
 }
 
+void* FakeDeviceRuntime::allocate_outside_of_graphs(std::size_t bytes) {
+  return allocate(bytes, nullptr);
+}
+
+std::uint64_t FakeDeviceRuntime::capture_id(impl::Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const StreamState* state = find(stream);
+  if (state == nullptr || !state->capturing) {
+    misuse("the number of a capture that is not under way");
+    return 0;
+  }
+  return state->capture;
+}
+
+void FakeDeviceRuntime::at_end_of_graph(impl::Stream stream, void (*release)(void*),
+                                        void* context) {
+  const std::lock_guard lock(mutex_);
+  const StreamState* state = find(stream);
+  if (state == nullptr || !state->capturing) misuse("the end of a graph that is not captured");
+  ends_of_graphs_.emplace_back(release, context);
+}
+
+void FakeDeviceRuntime::destroy_graphs() {
+  std::vector<std::pair<void (*)(void*), void*>> ends;
+  {
+    const std::lock_guard lock(mutex_);
+    ends.swap(ends_of_graphs_);
+  }
+  for (const auto& [release, context] : ends) release(context);
+}
+
 void FakeDeviceRuntime::free(void* data, impl::Stream stream) noexcept {
   const std::lock_guard lock(mutex_);
   const StreamState* state = find(stream);
@@ -215,7 +246,7 @@ impl::Stream FakeDeviceRuntime::create_stream(int device) {
 void FakeDeviceRuntime::create_stream_at(impl::Stream handle, int device) {
   const std::lock_guard lock(mutex_);
   if (streams_.contains(handle)) misuse("the test made a stream over a living one");
-  streams_[handle] = {.id = next_id_++, .device = device, .capturing = false};
+  streams_[handle] = {.id = next_id_++, .device = device};
 }
 
 void FakeDeviceRuntime::destroy_stream(impl::Stream stream) {
@@ -226,6 +257,7 @@ void FakeDeviceRuntime::destroy_stream(impl::Stream stream) {
 void FakeDeviceRuntime::begin_capture(impl::Stream stream) {
   const std::lock_guard lock(mutex_);
   streams_.at(stream).capturing = true;
+  streams_.at(stream).capture = next_id_++;
 }
 
 void FakeDeviceRuntime::end_capture(impl::Stream stream) {
@@ -283,6 +315,7 @@ FakeDevices::FakeDevices(int devices) : runtime_(devices) {
 }
 
 FakeDevices::~FakeDevices() {
+  runtime_.destroy_graphs();
   impl::WorkspacePool::instance().set_allocator(nullptr, nullptr, nullptr);  // trims
   impl::PlanCache::instance().clear();
   impl::set_device_runtime_for_test(nullptr);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/device.hpp"
@@ -62,6 +63,9 @@ class FakeDeviceRuntime final : public impl::DeviceRuntime {
   void* allocate(std::size_t bytes, impl::Stream stream) noexcept override;
   void free(void* data, impl::Stream stream) noexcept override;
   void free_synchronously(void* data) noexcept override;
+  void* allocate_outside_of_graphs(std::size_t bytes) override;
+  std::uint64_t capture_id(impl::Stream stream) override;
+  void at_end_of_graph(impl::Stream stream, void (*release)(void*), void* context) override;
   std::uint64_t stream_id(impl::Stream stream) const override;
   bool is_capturing(impl::Stream stream) const override;
   void synchronize(impl::Stream stream) override;
@@ -78,6 +82,8 @@ class FakeDeviceRuntime final : public impl::DeviceRuntime {
 
   void begin_capture(impl::Stream stream);
   void end_capture(impl::Stream stream);
+  // All graphs that were captured end.
+  void destroy_graphs();
 
   // Allocations succeed while all of the memory in use stays within this.
   void limit_memory(std::size_t bytes);
@@ -101,6 +107,7 @@ class FakeDeviceRuntime final : public impl::DeviceRuntime {
     std::uint64_t id = 0;
     int device = 0;
     bool capturing = false;
+    std::uint64_t capture = 0;
   };
   struct Block {
     std::size_t bytes = 0;
@@ -117,6 +124,7 @@ class FakeDeviceRuntime final : public impl::DeviceRuntime {
   mutable std::mutex mutex_;  // guards all below
   std::vector<impl::DeviceProperties> properties_;
   mutable std::map<std::thread::id, int> current_;
+  std::vector<std::pair<void (*)(void*), void*>> ends_of_graphs_;
   std::map<impl::Stream, StreamState> streams_;
   std::map<const void*, Block> blocks_;
   mutable std::array<int, kDeviceCalls> failures_{};
