@@ -85,6 +85,11 @@ class Planner {
   }
 
   void full() {
+    // Few tiles and keys: a launch's share is largest, and the next call begins before it ends.
+    add(Purpose::costs, 1, 60, 60, 4, 4);
+    add(Purpose::costs, 4, 40, 100, 4, 2);
+    add(Purpose::costs, 2, 300, 300, 4, 4);
+    add(Purpose::costs, 8, 30, 900, 5, 1);
     tiles(0.3, 256);
     tiles(0.9, 1024);
     tiles(0.9, 4096);
@@ -104,7 +109,8 @@ class Planner {
 
   void causal() {
     for (const auto& [batch, length, heads] :
-         {std::tuple{1, 512, 16}, std::tuple{2, 1024, 8}, std::tuple{8, 512, 16},
+         {std::tuple{2, 60, 4}, std::tuple{3, 150, 12}, std::tuple{7, 280, 8},
+          std::tuple{1, 512, 16}, std::tuple{2, 1024, 8}, std::tuple{8, 512, 16},
           std::tuple{4, 1024, 16}, std::tuple{1, 2048, 12}, std::tuple{1, 4096, 8},
           std::tuple{2, 3000, 16}}) {
       add(Purpose::costs, batch, length, length, heads, heads);

@@ -26,7 +26,7 @@ cost::Work work_of(const Problem& given, const Shape& shape, const BackendOption
   if (choice.division.divides()) {
     work.starts = choice.load.starts;
     work.blocks = choice.load.blocks * keys / cost::kUnitKeys;
-    work.launches = choice.load.launches;
+    work.launches = choice.load.launches + 1;  // the one that puts parts together
     work.parts = choice.load.parts_of_cta;
     work.merges = choice.load.parts / multiprocessors;
     return work;
