@@ -67,7 +67,7 @@ TEST(Backends, PredictRecordedTimesOfTheH200) {
     const auto where =
         std::to_string(r.batch) + " " + std::to_string(r.queries) + "x" + std::to_string(r.keys);
     EXPECT_NEAR(us_of("cudnn", p, s) / r.cudnn, 1, 0.15) << where;
-    EXPECT_NEAR(us_of("single", p, s) / r.single, 1, 0.2) << where;
+    EXPECT_NEAR(us_of("single", p, s) / r.single, 1, 0.25) << where;
     EXPECT_LT(us_of("native", p, s), us_of("cudnn", p, s)) << where;
   }
 }
@@ -84,7 +84,7 @@ TEST(Backends, CudnnsKernelForOneQueryDividesTheKeys) {
 TEST(Backends, CudnnsFormsCostMore) {
   const Problem p = problem_of(12, 4);
   const Shape s = shape_of(p, 4, 128, 4096);
-  EXPECT_GT(us_of("cudnn", p, s, "packed"), 1.2 * us_of("cudnn", p, s));
+  EXPECT_GT(us_of("cudnn", p, s, "packed"), 1.15 * us_of("cudnn", p, s));
   Shape lengths = s;
   lengths.kv_lengths = Source::device;
   EXPECT_GT(us_of("cudnn", p, lengths), 1.1 * us_of("cudnn", p, s));
