@@ -27,7 +27,7 @@ class Explain(CommandTest):
         self.assertTrue(heading.startswith("backend"), heading)
         self.assertEqual([row.split()[0] for row in rows], ["native", "cudnn", "single", "cpu", "reference"])
         self.assertEqual([row.endswith("taken") for row in rows], [True, False, False, False, False])
-        self.assertIn("key blocks 32 x", rows[0])
+        self.assertIn("key blocks 16 x", rows[0])
         self.assertRegex(rows[1], r"shipped .* 1\.\d\dx as long$")
         self.assertRegex(reason, r"^auto \(default\): native \d+ us, cudnn \d+ us, single \d+ us \(shipped constants\)$")
 

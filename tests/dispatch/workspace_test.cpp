@@ -302,6 +302,7 @@ TEST_F(WorkspaceTest, AGraphGetsMemoryOfItsOwn) {
   devices_->end_capture(other);
   EXPECT_EQ(touch(kGpu, stream, 64 * kKiB), pooled);
   EXPECT_EQ(devices_->counts().synchronisations, 0);
+  devices_->destroy_graphs();
 }
 
 TEST_F(WorkspaceTest, AGraphKeepsItsMemoryUntilItEnds) {
@@ -344,6 +345,7 @@ TEST_F(WorkspaceTest, AGraphThatNeedsMoreKeepsWhatItHad) {
   EXPECT_EQ(pool_.acquire(kGpu, stream, kKiB, kCapturing).data(), small)
       << "the smallest that will do";
   EXPECT_EQ(pool_.acquire(kGpu, stream, kMiB, kCapturing).data(), large);
+  devices_->destroy_graphs();
 }
 
 TEST_F(WorkspaceTest, AGraphOnANewStreamLeavesNothingInThePool) {
@@ -351,6 +353,7 @@ TEST_F(WorkspaceTest, AGraphOnANewStreamLeavesNothingInThePool) {
   devices_->begin_capture(stream);
   (void)pool_.acquire(kGpu, stream, kKiB, kCapturing);
   EXPECT_TRUE(pool_.statistics().empty());
+  devices_->destroy_graphs();
 }
 
 TEST_F(WorkspaceTest, AGraphKeepsToTheCapAndTheMemory) {
