@@ -73,7 +73,7 @@ std::string version_in(const std::string& library) {
     const std::size_t end =
         std::min(library.find_first_not_of("0123456789.", begin), library.size());
     const std::size_t last = library.find_last_of(kDigits, end - 1);
-    const std::string word = library.substr(begin, last + 1 - begin);
+    std::string word = library.substr(begin, last + 1 - begin);
     if (word.find('.') != std::string::npos) return word;
     begin = library.find_first_of(kDigits, end);
   }
