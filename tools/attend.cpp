@@ -31,7 +31,7 @@ namespace batten::tools {
 namespace {
 
 // Above this the reference takes minutes on a CPU, and sampled rows are compared.
-constexpr double kCpuSampleAboveFlops = 1e11;
+constexpr double kCompareSampleAboveFlops = 1e11;
 
 struct AttendOptions {
   std::string input;
@@ -195,7 +195,7 @@ class Attend {
     const conformance::Inputs inputs{.q = decode_values(input_.q()),
                                      .k = decode_values(input_.k()),
                                      .v = decode_values(input_.v())};
-    const conformance::Oracle oracle = oracle_for(device_, kCpuSampleAboveFlops);
+    const conformance::Oracle oracle = oracle_for(device_, kCompareSampleAboveFlops);
     const conformance::BoundsReport report =
         compare_with_reference(call, inputs, out_values(), lse_values(), oracle);
     fmt::print(

@@ -31,7 +31,7 @@ namespace {
 constexpr std::uint64_t kSeed = 0;
 // On the CPU the reference of a larger call takes longer than measuring it: sampled rows from here
 // on.
-constexpr double kCpuSampleAboveFlops = 2e10;
+constexpr double kBenchSampleAboveFlops = 2e10;
 
 // The folder of the default output may not exist yet.
 void prepare_output(const std::string& output) {
@@ -188,7 +188,7 @@ class Bench {
       const conformance::Case call =
           dense_case(list.front()->attention->problem(), shape.batch, shape.q, shape.kv);
       reference.emplace(call, inputs.first_inputs(),
-                        oracle_for(report_.device, kCpuSampleAboveFlops));
+                        oracle_for(report_.device, kBenchSampleAboveFlops));
     }
     const Measurement* first = nullptr;
     const std::size_t begin = report_.results.size();

@@ -9,19 +9,21 @@
 #include "support/console.hpp"
 #include "support/environment.hpp"
 #include "support/exit_code.hpp"
+#include "support/revision.hpp"
 #include "support/table.hpp"
 #include "verbs.hpp"
 
 namespace batten::tools {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
-constexpr double kGiB = 1024.0 * kMiB;
+constexpr double kBytesPerMiB = 1024.0 * 1024.0;
+constexpr double kBytesPerGiB = 1024.0 * kBytesPerMiB;
 
 std::string gpu_text(const Json& device) {
   return fmt::format("{}, compute capability {}, {} multiprocessors, {:.1f} GiB",
                      device.value("model", "unknown"), device.value("compute_capability", "?"),
-                     device.value("multiprocessors", 0), device.value("memory_bytes", 0.0) / kGiB);
+                     device.value("multiprocessors", 0),
+                     device.value("memory_bytes", 0.0) / kBytesPerGiB);
 }
 
 std::string devices_text(const LibraryInfo& info) {
@@ -94,13 +96,14 @@ std::string workspace_text(const LibraryInfo& info) {
   const Json workspace = info.json.value("workspace", Json::object());
   std::string text =
       fmt::format("workspace: at most {:.0f} MiB a device and stream (BATTEN_WORKSPACE_MIB)",
-                  workspace.value("cap_bytes", 0.0) / kMiB);
+                  workspace.value("cap_bytes", 0.0) / kBytesPerMiB);
   const Json pools = workspace.value("pools", Json::array());
   if (pools.empty()) return text + ", none in use\n";
   text += '\n';
   for (const Json& pool : pools) {
     text += fmt::format("  {} stream {}: {:.1f} MiB\n", pool.value("device", ""),
-                        pool.value("stream", std::uint64_t{0}), pool.value("bytes", 0.0) / kMiB);
+                        pool.value("stream", std::uint64_t{0}),
+                        pool.value("bytes", 0.0) / kBytesPerMiB);
   }
   return text;
 }

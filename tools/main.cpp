@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "support/console.hpp"
-#include "support/environment.hpp"
 #include "support/exit_code.hpp"
 #include "support/help.hpp"
 #include "support/interrupt.hpp"
+#include "support/revision.hpp"
 #include "support/suggest.hpp"
 #include "verbs.hpp"
 

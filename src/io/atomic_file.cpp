@@ -53,7 +53,7 @@ class FileSizeSignalBlock {
   bool was_pending_ = false;
 };
 
-const char* advice_for(int error) {
+const char* writing_advice(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
@@ -194,7 +194,7 @@ void AtomicFile::fail_errno(int error) {
          printable_path(path_));
   }
   fail(ErrorCode::InvalidArgument, "cannot write '{}': {}; {}", printable_path(path_),
-       errno_text(error), advice_for(error));
+       errno_text(error), writing_advice(error));
 }
 
 }  // namespace batten::io

@@ -32,7 +32,7 @@ class Descriptor {
   int fd_;
 };
 
-const char* advice_for(int error) {
+const char* reading_advice(int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -54,13 +54,13 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (file.get() < 0) {
     const int error = errno;
     fail(ErrorCode::InvalidArgument, "cannot read '{}': {}; {}", name, errno_text(error),
-         advice_for(error));
+         reading_advice(error));
   }
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) {
     const int error = errno;
     fail(ErrorCode::InvalidArgument, "cannot read '{}': {}; {}", name, errno_text(error),
-         advice_for(error));
+         reading_advice(error));
   }
   if (S_ISDIR(status.st_mode)) {
     fail(ErrorCode::InvalidArgument, "cannot read '{}': it is a directory; name a file in it",

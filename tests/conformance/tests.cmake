@@ -5,6 +5,7 @@ batten_add_test(
   conformance/conformance_test.cpp
   conformance/plain_subject.cpp
   PUBLIC_API
+  COMPUTES
   LABEL conformance
   LIBRARIES batten_conformance
   TIMEOUT 900)
@@ -14,6 +15,7 @@ batten_add_test(
   conformance/plain_subject.cpp
   WHOLE # the mutants share the cases' expected outputs
   PUBLIC_API
+  COMPUTES
   LABEL conformance
   LIBRARIES batten_conformance)
 batten_add_test(behaviour_test conformance/behaviour_test.cpp PUBLIC_API LABEL conformance LIBRARIES

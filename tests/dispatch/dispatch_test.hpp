@@ -16,6 +16,8 @@
 namespace batten::testing {
 
 inline constexpr Device kGpu = Device::cuda(0);
+inline constexpr std::size_t kKiB = 1024;
+inline constexpr std::size_t kMiB = 1024 * kKiB;
 
 inline batten_options options_of(const char* backend, int num_threads = 0) {
   batten_options o{};

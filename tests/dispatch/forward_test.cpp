@@ -10,9 +10,6 @@
 namespace batten::testing {
 namespace {
 
-constexpr std::size_t kKiB = 1024;
-constexpr std::size_t kMiB = 1024 * kKiB;
-
 class ForwardTest : public DispatchTest {
  protected:
   ForwardTest() { native.answers().plan_info.workspace_size = 100 * kKiB; }

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "dispatch/dispatch_test.hpp"
 #include "dispatch/workspace.hpp"
 #include "fakes/environment.hpp"
 #include "fakes/expect_error.hpp"
@@ -18,9 +19,7 @@ namespace {
 using impl::WorkspaceLease;
 using impl::WorkspacePool;
 
-constexpr std::size_t kKiB = 1024;
 constexpr Device kCpu = Device::cpu();
-constexpr Device kGpu = Device::cuda(0);
 
 // An embedder's allocator that remembers every word.
 class Embedder {

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "dispatch/dispatch_test.hpp"
 #include "fakes/environment.hpp"
 #include "fakes/expect_error.hpp"
 #include "fakes/fake_device.hpp"
@@ -18,9 +19,6 @@ namespace {
 using impl::WorkspaceLease;
 using impl::WorkspacePool;
 
-constexpr std::size_t kKiB = 1024;
-constexpr std::size_t kMiB = 1024 * kKiB;
-constexpr Device kGpu = Device::cuda(0);
 constexpr bool kCapturing = true;
 
 class WorkspaceTest : public ::testing::Test {

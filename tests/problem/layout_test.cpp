@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "problem/problem_test.hpp"
+
 namespace batten::impl {
 namespace {
 
@@ -46,12 +48,6 @@ bool repeats_a_byte(const Extent& v) {
 
 constexpr std::uintptr_t kBase = 1 << 20;  // room for negative strides
 constexpr int kDraws = 20;                 // of one case: most pairs of views are far apart
-
-// Evenly from [from, to], whatever RapidCheck's size.
-std::int64_t any_of(std::int64_t from, std::int64_t to) {
-  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<std::int64_t>(from, to + 1));
-}
-bool any_bool() { return any_of(0, 1) == 0; }
 
 // Any strides at all.
 Extent wild() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fakes/test_call.hpp"
+#include "problem/problem_test.hpp"
 #include "problem/validate.hpp"
 
 namespace batten::impl {
@@ -17,10 +18,6 @@ namespace {
 
 using testing::good_problem;
 using testing::TestCall;
-
-ValidatedCall validated(const TestCall& call) {
-  return validate_call(validate_problem(call.problem), call.device, call.raw, Pointers::required);
-}
 
 std::uintptr_t address(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
@@ -189,12 +186,6 @@ TEST(UnusedStrides, OfTheLastDimensionMeanNothingForOneElement) {
 
 // ---- the property
 // -------------------------------------------------------------------------------------
-
-// Evenly from [from, to], whatever RapidCheck's size.
-std::int64_t any_of(std::int64_t from, std::int64_t to) {
-  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<std::int64_t>(from, to + 1));
-}
-bool any_bool() { return any_of(0, 1) == 0; }
 
 // Strides of the dimensions in any nesting, with gaps between.
 void shuffle_strides(batten_tensor& t, int dims) {

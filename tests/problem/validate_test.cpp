@@ -8,16 +8,13 @@
 #include <limits>
 
 #include "fakes/test_call.hpp"
+#include "problem/problem_test.hpp"
 
 namespace batten::impl {
 namespace {
 
 using testing::good_problem;
 using testing::TestCall;
-
-ValidatedCall validated(const TestCall& call, Pointers pointers = Pointers::required) {
-  return validate_call(validate_problem(call.problem), call.device, call.raw, pointers);
-}
 
 // ---- problems -----------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@
 #include <array>
 #include <batten/batten.hpp>
 #include <fstream>
-#include <regex>
 #include <thread>
 
 #include "support/nvml.hpp"
+#include "support/revision.hpp"
 
 namespace batten::tools {
 namespace {
@@ -67,14 +67,20 @@ Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json
 
 // "9.19.0" of "cuDNN 9.19.0, /usr/lib/...": the version is what results are compared by.
 std::string version_in(const std::string& library) {
-  std::smatch match;
-  return std::regex_search(library, match, std::regex(R"(\d+\.\d+(\.\d+)*)")) ? match.str()
-                                                                              : library;
+  constexpr std::string_view kDigits = "0123456789";
+  std::size_t begin = library.find_first_of(kDigits);
+  while (begin != std::string::npos) {
+    const std::size_t end =
+        std::min(library.find_first_not_of("0123456789.", begin), library.size());
+    const std::size_t last = library.find_last_of(kDigits, end - 1);
+    std::string word = library.substr(begin, last + 1 - begin);
+    if (word.find('.') != std::string::npos) return word;
+    begin = library.find_first_of(kDigits, end);
+  }
+  return library;
 }
 
 }  // namespace
-
-std::string git_revision() { return BATTEN_GIT_REVISION; }
 
 Cpu describe_cpu() {
   Cpu cpu;

@@ -12,9 +12,6 @@ namespace batten::tools {
 // Keys keep the order in which they are added: the files are read by people, too.
 using Json = nlohmann::ordered_json;
 
-// The commit that was built, or "unknown".
-std::string git_revision();
-
 struct Cpu {
   std::string model;  // "unknown" where the system does not say
   int cores = 0;      // that this process may use

@@ -24,7 +24,7 @@ constexpr std::size_t kOutputBytes = 512 * kMiB;
 constexpr std::size_t kPeriod = 61 * kMiB + 256;
 constexpr std::size_t kAlignment = 256;
 // Together the slices exceed the cache this many times.
-constexpr std::size_t kCacheMultiple = 3;
+constexpr std::size_t kSlicesPerCache = 3;
 constexpr std::size_t kMostSets = 20;
 constexpr int kReplays = 9;
 // What a replay should last, so that its launch does not count.
@@ -175,7 +175,7 @@ std::vector<TuneTimer::Set> TuneTimer::sets_of(const TuneCall& call) const {
   const std::size_t kv_bytes = bytes(call.keys, call.num_kv_heads);
   const std::size_t one = q_bytes + 2 * kv_bytes;
   const std::size_t fitting = std::min(kInputBytes / one, kOutputBytes / q_bytes);
-  const std::size_t wanted = kCacheMultiple * cache_bytes_ / (one + q_bytes) + 1;
+  const std::size_t wanted = kSlicesPerCache * cache_bytes_ / (one + q_bytes) + 1;
   std::vector<Set> sets;
   for (std::size_t i = 0; i < std::min({fitting, wanted, kMostSets}); ++i) {
     const auto view = [&](const conformance::DeviceMemory& memory, std::size_t at,

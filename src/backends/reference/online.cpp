@@ -28,7 +28,7 @@ bool sees(const RowCall& row, std::int64_t j) {
 }
 
 template <class In, class Out>
-void attend_row(const RowCall& row) {
+void attend_row_online(const RowCall& row) {
   const In* q = static_cast<const In*>(row.q) + row.q_first;
   double maximum = -std::numeric_limits<double>::infinity();
   double sum = 0;
@@ -67,7 +67,7 @@ void attend_row(const RowCall& row) {
 RowFunction row_function_online(const Problem& problem) {
   return with_element(problem.dtype, [&](auto in) {
     return with_element(problem.out_dtype, [](auto out) -> RowFunction {
-      return attend_row<decltype(in), decltype(out)>;
+      return attend_row_online<decltype(in), decltype(out)>;
     });
   });
 }

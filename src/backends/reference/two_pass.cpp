@@ -25,7 +25,7 @@ double dot(const std::vector<double>& q, const In* k) {
 }
 
 template <class In, class Out>
-void attend_row(const RowCall& row) {
+void attend_row_two_pass(const RowCall& row) {
   const In* q = static_cast<const In*>(row.q) + row.q_first;
   const In* k = static_cast<const In*>(row.k) + row.k_first;
   const In* v = static_cast<const In*>(row.v) + row.v_first;
@@ -73,7 +73,7 @@ void attend_row(const RowCall& row) {
 RowFunction row_function_two_pass(const Problem& problem) {
   return with_element(problem.dtype, [&](auto in) {
     return with_element(problem.out_dtype, [](auto out) -> RowFunction {
-      return attend_row<decltype(in), decltype(out)>;
+      return attend_row_two_pass<decltype(in), decltype(out)>;
     });
   });
 }
