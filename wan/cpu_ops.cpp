@@ -36,13 +36,25 @@ const LibrarySearch& openblas_search() {
   return search;
 }
 
+// A processor that OpenBLAS does not know (0.3.21 is of 2022) gets kernels for SSE3. Its kernels
+// are for instruction sets rather than processors: name the set, unless the user has.
+const LibrarySearch& search_with_kernels() {
+#if defined(__x86_64__)
+  const char* kernels = __builtin_cpu_supports("avx512dq") ? "SKYLAKEX"
+                        : __builtin_cpu_supports("avx2")   ? "HASWELL"
+                                                           : nullptr;
+  if (kernels != nullptr) ::setenv("OPENBLAS_CORETYPE", kernels, 0);
+#endif
+  return openblas_search();
+}
+
 // The values of cblas.h, which is not needed to build.
 enum : int { kRowMajor = 101, kNoTranspose = 111, kTranspose = 112 };
 
 class OpenBlas {
  public:
   OpenBlas()
-      : library_(openblas_search()),
+      : library_(search_with_kernels()),
         sgemm_(reinterpret_cast<Sgemm>(library_.symbol("cblas_sgemm"))),
         set_threads_(reinterpret_cast<SetThreads>(library_.find("openblas_set_num_threads"))) {}
 
