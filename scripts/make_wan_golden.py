@@ -8,6 +8,9 @@ inputs, output and the values on the way, all computed in float32 on the CPU. We
 which they are stored. Softmax is peaked: with weights of the usual size all keys weigh the same, and a model with its
 heads or its tokens in the wrong order passes. Everything that a fresh model has at 0 or 1 is random.
 
+denoise.safetensors: what `batten wan denoise` is given, and the latents that diffusers' pipelines make of it: the loop of
+pipeline_wan.py and pipeline_wan_i2v.py, without text encoder and VAE.
+
 schedules.safetensors: sigmas and timesteps of the schedulers, and the latents after each of 6 steps.
 """
 
@@ -18,7 +21,7 @@ import sys
 import diffusers
 import numpy
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 # Frames, rows and columns differ, so that no two can be exchanged unnoticed.
 SMALL = dict(patch_size=(1, 2, 2), num_attention_heads=3, attention_head_dim=16, in_channels=4, out_channels=4,
@@ -138,6 +141,60 @@ def write_model(folder, name, seed):
     print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters, output rms {output.square().mean().sqrt():.3f}")
 
 
+@torch.no_grad()
+def denoised(model, start, prompt, negative, image, condition, scheduler, guidance):
+    first_frame = condition is not None and condition.shape[2] == 1  # Wan2.2 5B
+    latents = start.clone()
+    if first_frame:
+        mask = torch.ones(1, 1, *latents.shape[2:])
+        mask[:, :, 0] = 0
+    for step, timestep in enumerate(scheduler.timesteps):
+        timesteps, given = timestep.expand(len(latents)), latents
+        if first_frame:
+            given = (1 - mask) * condition + mask * latents
+            _, ph, pw = model.config.patch_size
+            timesteps = (mask[0][0][:, ::ph, ::pw] * timestep).flatten().expand(len(latents), -1)
+        elif condition is not None:
+            given = torch.cat([latents, condition], dim=1)
+        velocity = model(given, timesteps, prompt, image, return_dict=False)[0]
+        if guidance > 1:
+            without = model(given, timesteps, negative, image, return_dict=False)[0]
+            velocity = without + guidance * (velocity - without)
+        latents = scheduler.step(velocity, timestep, latents, return_dict=False)[0]
+    return (1 - mask) * condition + mask * latents if first_frame else latents
+
+
+def write_denoise(folder, name, seed):
+    """4 steps of guidance 3 on what write_model() has written."""
+    folder = folder / name
+    model = diffusers.WanTransformer3DModel(**MODELS[name][0]).eval()
+    model.load_state_dict({k: v.float() for k, v in load_file(folder / "diffusion_pytorch_model.safetensors").items()})
+    generator = torch.Generator().manual_seed(seed)
+    latent = MODELS[name][1]
+    channels = model.config.out_channels
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    tensors = {"latents": normal(1, channels, *latent), "prompt_embeds": normal(1, 9, model.config.text_dim),
+               "negative_prompt_embeds": normal(1, 6, model.config.text_dim)}
+    if name == "i2v":
+        tensors["condition"] = normal(1, model.config.in_channels - channels, *latent)
+        tensors["image_embeds"] = normal(1, 7, model.config.image_dim)
+    elif name == "ti2v":
+        tensors["condition"] = normal(1, channels, 1, *latent[1:])
+    texts = [torch.nn.functional.pad(tensors[key], (0, 0, 0, 512 - tensors[key].shape[1]))
+             for key in ("prompt_embeds", "negative_prompt_embeds")]
+    for scheduler, solver in (
+        ("unipc", diffusers.UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)),
+        ("euler", diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)),
+    ):
+        solver.set_timesteps(4)
+        tensors[f"expected.{scheduler}"] = denoised(model, tensors["latents"], *texts, tensors.get("image_embeds"),
+                                                    tensors.get("condition"), solver, 3.0)
+    save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "denoise.safetensors")
+
+
 def velocity_of(latents, timestep):
     """Stands in for the model: smooth, and different at each step."""
     return torch.tanh(1.3 * latents) + 0.4 * torch.cos(latents.flip(-1) + timestep / 300.0)
@@ -184,6 +241,8 @@ def main():
     torch.set_num_threads(1)
     for seed, name in enumerate(MODELS):
         write_model(folder, name, seed)
+    for seed, name in enumerate(("t2v", "i2v", "ti2v")):
+        write_denoise(folder, name, 300 + seed)
     write_schedules(folder)
 
 

@@ -25,6 +25,9 @@ namespace {
 constexpr std::size_t kAlignment = 256;
 // Below this many elements, starting threads takes longer than the work.
 constexpr std::int64_t kElementsOfThread = 1 << 18;
+// Likewise, multiply-adds of a product: OpenBLAS's threads wait for each other by spinning, which
+// is slow where other programs want the processors.
+constexpr std::int64_t kProductOfThread = 1 << 23;
 
 const LibrarySearch& openblas_search() {
   static const LibrarySearch search{
@@ -58,8 +61,11 @@ class OpenBlas {
         sgemm_(reinterpret_cast<Sgemm>(library_.symbol("cblas_sgemm"))),
         set_threads_(reinterpret_cast<SetThreads>(library_.find("openblas_set_num_threads"))) {}
 
-  void set_threads(int threads) const {
-    if (set_threads_ != nullptr) set_threads_(threads);
+  // Products from now on.
+  void set_threads(int threads) {
+    if (set_threads_ == nullptr || threads == threads_) return;
+    threads_ = threads;
+    set_threads_(threads);
   }
   // out [m, n] = x [m, k] w [n, k]' + out.
   void product(int m, int n, int k, const float* x, const float* w, float* out) const {
@@ -78,6 +84,7 @@ class OpenBlas {
   SharedLibrary library_;
   Sgemm sgemm_;
   SetThreads set_threads_;
+  int threads_ = 0;
 };
 
 float gelu_tanh(float x) {
@@ -120,7 +127,6 @@ class CpuOps final : public Ops {
   explicit CpuOps(int threads)
       : threads_(threads > 0 ? threads
                              : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
-    blas_.set_threads(threads_);
   }
 
   Device device() const override { return Device::cpu(); }
@@ -181,6 +187,8 @@ class CpuOps final : public Ops {
     auto* const out = static_cast<float*>(call.out);
     const std::int64_t n = call.n_out;
     each(call.rows, n, [&](std::int64_t r) { std::copy_n(bias, n, out + r * n); });
+    blas_.set_threads(static_cast<int>(
+        std::clamp<std::int64_t>(call.rows * n * call.n_in / kProductOfThread, 1, threads_)));
     // BLAS counts in int: long inputs go in parts.
     constexpr std::int64_t kRows = 1 << 20;
     for (std::int64_t r = 0; r < call.rows; r += kRows) {

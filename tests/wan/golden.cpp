@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "wan/session.hpp"
+#include "wan/denoise.hpp"
 
 namespace batten::wan {
 namespace {
@@ -157,6 +157,37 @@ void expect_golden(Ops& ops, const std::string& model, DType dtype, const std::s
     EXPECT_LT(error, 10 * bound) << model << ", the largest of " << name;
   std::printf("%s: relative error %.2e of the output, %.2e at most\n", model.c_str(),
               errors.relative.at("output"), worst);
+}
+
+void expect_denoised(Ops& ops, const std::string& model, const std::string& scheduler,
+                     const std::string& backend, bool cfg_batch, double bound) {
+  const std::string folder = golden_folder() + "/" + model;
+  const auto golden = io::SafetensorsFile::open(folder + "/denoise.safetensors");
+  const Checkpoint checkpoint = Checkpoint::open(folder);
+  const Weights weights = Weights::load(ops, checkpoint, DType::f32);
+  const io::TensorEntry& start = golden.at("latents");
+  const Shape latent{
+      .batch = 1, .frames = start.shape[2], .height = start.shape[3], .width = start.shape[4]};
+  Conditions conditions;
+  conditions.text = padded(golden.at("prompt_embeds"), kTextTokens);
+  conditions.negative = padded(golden.at("negative_prompt_embeds"), kTextTokens);
+  if (const io::TensorEntry* image = golden.find("image_embeds")) {
+    conditions.image = floats_of(*image);
+    conditions.image_tokens = image->shape[1];
+  }
+  if (const io::TensorEntry* condition = golden.find("condition"))
+    conditions.condition = floats_of(*condition);
+  const char* const grid = scheduler == "euler" ? "flow-match" : "diffusers";
+  Denoiser denoiser(ops, weights, latent, conditions,
+                    {.backend = backend, .guidance = 3, .cfg_batch = cfg_batch},
+                    Solver::make(scheduler, make_schedule(grid, 4, 3)));
+  std::vector<float> latents = floats_of(start);
+  while (!denoiser.solver().done()) denoiser.step(latents);
+  denoiser.finish(latents);
+  GoldenErrors errors;
+  compare(errors, "latents", latents, golden.at("expected." + scheduler));
+  ASSERT_TRUE(errors.relative.contains("latents"));
+  EXPECT_LT(errors.relative["latents"], bound) << model << ", " << scheduler;
 }
 
 }  // namespace batten::wan

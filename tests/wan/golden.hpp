@@ -34,4 +34,9 @@ GoldenErrors run_golden(Ops& ops, const std::string& model, DType dtype,
 void expect_golden(Ops& ops, const std::string& model, DType dtype, const std::string& backend,
                    double bound);
 
+// Four steps of guidance on denoise.safetensors of a model, against diffusers' loop, within
+// `bound`.
+void expect_denoised(Ops& ops, const std::string& model, const std::string& scheduler,
+                     const std::string& backend, bool cfg_batch, double bound);
+
 }  // namespace batten::wan

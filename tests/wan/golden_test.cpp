@@ -121,6 +121,15 @@ TEST(Denoise, GuidanceInOneForwardOrTwo) {
   EXPECT_GT(spread, 0.05);
 }
 
+// The loops of diffusers' pipelines: text, image and first frame to video.
+TEST(Denoise, LikeDiffusersPipelines) {
+  const auto ops = make_cpu_ops(0);
+  for (const char* model : {"t2v", "i2v", "ti2v"})
+    for (const char* scheduler : {"unipc", "euler"})
+      for (const bool cfg_batch : {false, true})
+        expect_denoised(*ops, model, scheduler, "cpu", cfg_batch, 1e-4);
+}
+
 TEST(Denoise, NoiseIsNormalAndTheSameEverywhere) {
   const std::vector<float> values = noise(100'000, 7);
   double sum = 0;
