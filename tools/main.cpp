@@ -100,6 +100,18 @@ std::string describe_missing_verb(const CLI::App& app, const CLI::App& group) {
                      verb_names(group));
 }
 
+// The verbs on the Wan transformer.
+Verb add_wan(CLI::App& parent) {
+  CLI::App* app =
+      parent.add_subcommand("wan", "Denoise videos with a Wan transformer, and time it");
+  app->require_subcommand(1);
+  app->footer(R"(
+Examples:
+  batten wan denoise --model Wan2.1-T2V-1.3B-Diffusers --prompt-embeds prompt.safetensors -o out.safetensors
+  batten wan bench --preset t2v-1.3b --size 480p --random-weights)");
+  return {app, {}, {add_wan_denoise(*app), add_wan_bench(*app)}};
+}
+
 int usage_error(const Console& console, const std::string& text) {
   const std::string verb = console.verb().empty() ? "" : " " + console.verb();
   console.error(fmt::format("{}; see `batten{} --help`", one_line(text), verb));

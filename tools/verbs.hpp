@@ -26,7 +26,7 @@ Verb add_verify(CLI::App& parent);
 Verb add_bench(CLI::App& parent);
 Verb add_explain(CLI::App& parent);
 Verb add_tune(CLI::App& parent);
-Verb add_wan(CLI::App& parent);
+// Of the group `wan`.
 Verb add_wan_denoise(CLI::App& parent);
 Verb add_wan_bench(CLI::App& parent);
 

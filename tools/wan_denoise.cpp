@@ -189,9 +189,9 @@ class WanDenoise {
       return;
     }
     if (c.takes_image()) {
-      const std::int64_t tokens = c.image_pos_tokens > 0 ? c.image_pos_tokens : -1;
       FloatTensor image =
-          read_tensor(o_.image, "image_embeds", {-1, tokens, c.image_dim}, "an image embedding");
+          read_tensor(o_.image, "image_embeds", {-1, -1, c.image_dim}, "an image embedding");
+      join_images(image);
       repeat(image, conditions_.videos, "image embeddings");
       conditions_.image_tokens = image.shape[1];
       conditions_.image = std::move(image.values);
@@ -205,6 +205,20 @@ class WanDenoise {
                     first ? "the encoded first frame" : "mask and encoded image");
     repeat(condition, conditions_.videos, "conditions");
     conditions_.condition = std::move(condition.values);
+  }
+
+  // A model of two images takes their tokens in one row; diffusers gives a row to each.
+  void join_images(FloatTensor& image) const {
+    const std::int64_t tokens = config().image_pos_tokens;
+    if (tokens == 0 || image.shape[1] == tokens) return;
+    if (image.shape[1] * 2 != tokens || image.shape[0] % 2 != 0) {
+      fail(ErrorCode::InvalidArgument,
+           "'{}': image_embeds have {} tokens, the model takes {}: those of a first and a last "
+           "image",
+           io::printable_path(o_.image), image.shape[1], tokens);
+    }
+    image.shape[0] /= 2;
+    image.shape[1] = tokens;
   }
 
   std::vector<std::int64_t> latents_shape() const {

@@ -85,14 +85,17 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
        shown(folder), files.size());
 }
 
+// N of "blocks.N.…"; -1 of other names, and of blocks that no model has.
 std::int64_t block_of(const std::string& name) {
   constexpr std::string_view kBlocks = "blocks.";
-  if (!name.starts_with(kBlocks) || name.size() > 200) return -1;
+  constexpr std::int64_t kMost = 1000;
+  if (!name.starts_with(kBlocks)) return -1;
   std::int64_t index = 0;
   std::size_t i = kBlocks.size();
-  for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && index < 100'000; ++i)
+  for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && index < kMost; ++i)
     index = index * 10 + (name[i] - '0');
-  return i > kBlocks.size() && i < name.size() && name[i] == '.' ? index : -1;
+  const bool number = i > kBlocks.size() && i < name.size() && name[i] == '.';
+  return number && index < kMost ? index : -1;
 }
 
 // diffusers ignores it, too: the published I2V files have it, the model does not.

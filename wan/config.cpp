@@ -47,6 +47,11 @@ class Fields {
     if (!json_[name].is_number()) wrong(name, "a number");
     return json_[name].get<double>();
   }
+  std::string text(const char* name, const char* otherwise) const {
+    if (!has(name)) return otherwise;
+    if (!json_[name].is_string()) wrong(name, "a text");
+    return json_[name].get<std::string>();
+  }
   // Nothing else is built: every published Wan has it so.
   void must_be(const char* name, const json& expected) const {
     if (!has(name) || json_[name] == expected) return;
@@ -98,7 +103,7 @@ Config diffusers_config(const Fields& fields) {
   return c;
 }
 
-Config native_config(const Fields& fields, const json& document) {
+Config native_config(const Fields& fields) {
   Config c;
   c.patch = fields.patch();
   const std::int64_t dim = fields.integer("dim");
@@ -113,7 +118,7 @@ Config native_config(const Fields& fields, const json& document) {
   c.eps = fields.number("eps", 1e-6);
   fields.must_be("cross_attn_norm", true);
   fields.must_be("qk_norm", true);
-  const std::string type = document.value("model_type", "t2v");
+  const std::string type = fields.text("model_type", "t2v");
   if (type == "i2v" || type == "flf2v") c.image_dim = 1280;
   if (type == "flf2v") c.image_pos_tokens = 514;
   return c;
@@ -177,7 +182,7 @@ Config parse_config(std::string_view text, const std::string& source) {
     fail(ErrorCode::InvalidArgument, "{}: no JSON object, expected a model's config.json", source);
   const Fields fields(document, source);
   const bool native = document.contains("dim") && document.contains("num_heads");
-  const Config config = native ? native_config(fields, document) : diffusers_config(fields);
+  const Config config = native ? native_config(fields) : diffusers_config(fields);
   check(config, source);
   return config;
 }

@@ -111,6 +111,8 @@ TEST(ParseConfig, SaysWhatIsWrong) {
   says(with(R"("num_layers": 0)").c_str(), "no layers");
   says(with(R"("freq_dim": 7)").c_str(), "freq_dim");
   says(with(R"("eps": 0)").c_str(), "eps");
+  says(R"({"dim": 64, "num_heads": 2, "ffn_dim": 8, "num_layers": 1, "model_type": 7})",
+       "'model_type' is 7, expected a text");
   says(with(R"("in_channels": 4, "out_channels": 8)").c_str(), "fewer channels");
 }
 

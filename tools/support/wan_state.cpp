@@ -63,7 +63,9 @@ std::optional<WanState> load_state(const std::string& path) {
   state.run = Json::parse(run->second, nullptr, false);
   const char* const end = done->second.data() + done->second.size();
   const auto [rest, failure] = std::from_chars(done->second.data(), end, state.done);
-  if (!state.run.is_object() || failure != std::errc() || rest != end) foreign(path);
+  if (!state.run.is_object() || !state.run.value("steps", Json()).is_number_integer() ||
+      failure != std::errc() || rest != end)
+    foreign(path);
   state.shape = latents->shape;
   state.latents = floats_of(*latents);
   for (const io::TensorEntry& tensor : file.tensors()) {
