@@ -52,8 +52,9 @@ class UniPc final : public Solver {
     return {static_cast<double>(sigma), alpha,
             std::log(alpha) - std::log(static_cast<double>(sigma))};
   }
-  // The last steps have no room for a second order.
-  int order(int i) const { return std::min({2, schedule().steps() - i, i + 1}); }
+  // The first step has one prediction to go by. The last one goes to sigma 0, where no order
+  // counts.
+  static int order(int i) { return std::min(2, i + 1); }
 
   bool restore(std::vector<History> parts) override {
     const std::size_t expected = at() == 0 ? 0 : at() == 1 ? 2 : 3;
