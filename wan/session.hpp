@@ -18,8 +18,8 @@ namespace batten::wan {
 
 struct SessionOptions {
   std::string backend = {};  // of batten; empty: BATTEN_BACKEND, else auto
-  int num_threads = 0;  // CPU
-  int passes = 1;       // forwards of a step, each with its own text: 2 for guidance in two passes
+  int num_threads = 0;       // CPU
+  int passes = 1;  // forwards of a step, each with its own text: 2 for guidance in two passes
 };
 
 // Bytes of a session on the device, without what attention backends take besides.
