@@ -220,12 +220,12 @@ class WanBench {
     const Json& machine = environment[device_.device.is_cpu() ? "cpu" : "gpu"];
     return fmt::format(
         "{}, {} x {} x {} frames: {} tokens, batch {}, {} on {} ({})\n"
-        "weights {:.2f} GiB, activations {:.2f} GiB; a forward: attention {:.4g} + {:.4g}, linears "
+        "weights {}, activations {}; a forward: attention {:.4g} + {:.4g}, linears "
         "{:.4g} TFLOP\nmatrix products: {:.4g} TFLOP/s, {}\n",
         name(), o_.video.width, o_.video.height, o_.video.frames, wan::tokens(config_, shape_),
         shape_.batch, name_of(device_.dtype), device_.device.str(),
-        machine.is_string() ? machine.get<std::string>() : "unknown", gib(need.weights),
-        gib(need.session), f.self_attention / 1e12, f.cross_attention / 1e12, f.linear / 1e12,
+        machine.is_string() ? machine.get<std::string>() : "unknown", size_text(need.weights),
+        size_text(need.session), f.self_attention / 1e12, f.cross_attention / 1e12, f.linear / 1e12,
         rate_, device_.ops->library());
   }
 

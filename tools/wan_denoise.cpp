@@ -315,8 +315,8 @@ class WanDenoise {
         o_.video.frames, wan::tokens(config(), shape_), passes_, passes_ == 1 ? "" : "s",
         f.total() / 1e12);
     if (device_.ops) {
-      fmt::print("on {}: weights {:.2f} GiB, activations {:.2f} GiB; {}\n", device_.device.str(),
-                 gib(need_.weights), gib(need_.session), device_.ops->library());
+      fmt::print("on {}: weights {}, activations {}; {}\n", device_.device.str(),
+                 size_text(need_.weights), size_text(need_.session), device_.ops->library());
     }
     fmt::print("{} on the grid {}, shift {}, {} steps: sigma {:.6f} to {:.6f}, then 0\n",
                o_.scheduler, o_.sigmas, o_.shift, o_.steps, schedule_.sigmas.front(),

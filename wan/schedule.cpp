@@ -56,7 +56,7 @@ class UniPc final : public Solver {
   // counts.
   static int order(int i) { return std::min(2, i + 1); }
 
-  bool restore(std::vector<History> parts) override {
+  bool restore(std::vector<History>&& parts) override {
     const std::size_t expected = at() == 0 ? 0 : at() == 1 ? 2 : 3;
     if (parts.size() != expected) return false;
     for (History& part : parts) {

@@ -59,7 +59,8 @@ class Solver {
   explicit Solver(Schedule schedule) : schedule_(std::move(schedule)) {}
 
   virtual void advance(std::span<const float> velocity, std::span<float> latents) = 0;
-  virtual bool restore(std::vector<History> history) { return history.empty(); }
+  // Takes over what history() gave; false if it does not fit index().
+  virtual bool restore(std::vector<History>&& history) { return history.empty(); }
   int at() const noexcept { return index_; }
 
  private:

@@ -20,6 +20,12 @@ std::size_t bytes_of(std::int64_t count, DType dtype) {
   return static_cast<std::size_t>(count) * size_of(dtype);
 }
 
+// The least number of elements from `count` on after which the next tensor may begin.
+std::int64_t aligned(std::int64_t count, DType dtype) {
+  const auto step = static_cast<std::int64_t>(kAlignment / size_of(dtype));
+  return (count + step - 1) / step * step;
+}
+
 // Values of the model's dtype as float, and back.
 void from_floats(std::span<const float> values, std::size_t first, DType dtype,
                  std::span<std::byte> out) {
@@ -97,8 +103,9 @@ Session::Buffers Session::plan(const Config& c, const Shape& s, DType dtype, int
   b.x = take(rows * d, dtype);
   b.normed = take(rows * d, dtype);
   // Before the steps, the embedders work here.
-  b.work = take(std::max({rows * widest, text * (c.text_dim + d), image * (2 * c.image_dim + d)}),
-                dtype);
+  const std::int64_t embedders = std::max(aligned(text * c.text_dim, dtype) + text * d,
+                                          2 * aligned(image * c.image_dim, dtype) + image * d);
+  b.work = take(std::max(rows * widest, embedders), dtype);
   b.input = take(s.batch * c.in_channels * s.pixels(), DType::f32);
   b.rope = take(wan::tokens(c, s) * c.head_dim, DType::f32);
   b.index = take(rows, DType::i32);
@@ -261,7 +268,7 @@ void Session::set_text(int pass, std::span<const float> text) {
               [&](std::span<std::byte> piece, std::size_t offset) {
                 from_floats(text, offset / size_of(dtype_), dtype_, piece);
               });
-  std::byte* const hidden = work(rows * config_.text_dim);
+  std::byte* const hidden = work(aligned(rows * config_.text_dim, dtype_));
   std::byte* const context = at(buffers_.context[static_cast<std::size_t>(pass)]);
   linear(layout_.text1, work(0), rows, hidden, Activation::gelu_tanh);
   linear(layout_.text2, hidden, rows, context);
@@ -287,8 +294,8 @@ void Session::set_image(std::span<const float> image) {
               [&](std::span<std::byte> piece, std::size_t offset) {
                 from_floats(values, offset / size_of(dtype_), dtype_, piece);
               });
-  std::byte* const hidden = work(rows * n);
-  std::byte* const projected = work(2 * rows * n);
+  std::byte* const hidden = work(aligned(rows * n, dtype_));
+  std::byte* const projected = work(2 * aligned(rows * n, dtype_));
   layer_norm(layout_.image_norm1, work(0), work(0), rows, n);
   linear(layout_.image1, work(0), rows, hidden, Activation::gelu_erf);
   linear(layout_.image2, hidden, rows, projected);

@@ -27,10 +27,10 @@ TEST_P(GoldenOnGpu, Float32) {
   expect_golden(*gpu(), GetParam(), DType::f32, "reference", 2e-5);
 }
 
-// Peaked softmax makes much of bfloat16's rounding; the wiring shows all the same.
+// diffusers itself in bfloat16 is 1e-2 to 2e-2 away from what it makes in float32.
 TEST_P(GoldenOnGpu, Bfloat16) {
   SKIP_WITHOUT_GPU();
-  expect_golden(*gpu(), GetParam(), DType::bf16, "reference", 8e-2);
+  expect_golden(*gpu(), GetParam(), DType::bf16, "reference", 4e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenOnGpu, testing::ValuesIn(golden_models()),
@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenOnGpu, testing::ValuesIn(golden_models())
 
 TEST(GoldenNative, HeadDim128) {
   SKIP_WITHOUT_GPU();
-  expect_golden(*gpu(), "t2v_head128", DType::bf16, "auto", 8e-2);
+  expect_golden(*gpu(), "t2v_head128", DType::bf16, "auto", 4e-2);
 }
 
 // One operation on the GPU in its dtype, and on the CPU in float32 on the same rounded values.

@@ -114,6 +114,13 @@ void check_memory(const MemoryNeed& need, const WanDevice& device) {
 
 double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
+std::string size_text(std::size_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  if (bytes < (1U << 20)) return fmt::format("{:.0f} KiB", size / (1 << 10));
+  if (bytes < (1U << 30)) return fmt::format("{:.1f} MiB", size / (1 << 20));
+  return fmt::format("{:.2f} GiB", gib(bytes));
+}
+
 Json memory_json(const MemoryNeed& need) {
   return {{"weights_bytes", need.weights}, {"session_bytes", need.session}};
 }

@@ -72,6 +72,8 @@ MemoryNeed memory_need(const wan::Config& config, const wan::Shape& shape, DType
 void check_memory(const MemoryNeed& need, const WanDevice& device);
 
 double gib(std::size_t bytes);
+// "276 KiB", "3.2 MiB", "2.64 GiB"
+std::string size_text(std::size_t bytes);
 Json memory_json(const MemoryNeed& need);
 Json config_json(const wan::Config& config);
 Json flops_json(const wan::Flops& flops);
