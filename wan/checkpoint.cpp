@@ -65,6 +65,7 @@ std::vector<fs::path> files_of_index(const fs::path& index) {
     names.insert(file.get<std::string>());
   }
   std::vector<fs::path> files;
+  files.reserve(names.size());
   for (const std::string& name : names) files.push_back(index.parent_path() / name);
   return files;
 }
@@ -75,7 +76,7 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   if (fs::exists(folder / kFile, error)) return {folder / kFile};
   const std::vector<fs::path> indices = ending(folder, ".safetensors.index.json");
   if (indices.size() == 1) return files_of_index(indices.front());
-  const std::vector<fs::path> files = ending(folder, ".safetensors");
+  std::vector<fs::path> files = ending(folder, ".safetensors");
   if (files.size() == 1) return files;
   if (files.empty()) {
     fail(ErrorCode::InvalidArgument,
@@ -200,7 +201,8 @@ void Checkpoint::name_tensors() {
   native_ = has_native_names(names);
 }
 
-void Checkpoint::missing(const std::string& name, std::vector<std::string> candidates) const {
+void Checkpoint::missing(const std::string& name,
+                         const std::vector<std::string>& candidates) const {
   const std::string near = nearest_name(name, candidates);
   fail(ErrorCode::InvalidArgument, "{}: tensor '{}' is missing{}", source_, name,
        near.empty() ? "; is it a Wan transformer?"
@@ -212,7 +214,7 @@ const io::TensorEntry& Checkpoint::require(const std::string& name, std::size_t 
   if (it == tensors_.end()) {
     std::vector<std::string> names;
     for (const auto& [known, tensor] : tensors_) names.push_back(known);
-    missing(name, std::move(names));
+    missing(name, names);
   }
   if (it->second->shape.size() != rank) {
     fail(ErrorCode::InvalidArgument, "{}: tensor '{}' has shape [{}], expected {} dimensions",

@@ -40,7 +40,8 @@ class Checkpoint {
   Config config_of_tensors() const;
   const io::TensorEntry& require(const std::string& name, std::size_t rank) const;
   void compare(const Config& stated, const Config& found, const std::string& file) const;
-  [[noreturn]] void missing(const std::string& name, std::vector<std::string> candidates) const;
+  [[noreturn]] void missing(const std::string& name,
+                            const std::vector<std::string>& candidates) const;
 
   std::string source_;
   std::filesystem::path config_file_;  // empty: there is none

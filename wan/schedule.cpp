@@ -16,11 +16,11 @@ constexpr double kTrainTimesteps = 1000;
 
 double shifted(double sigma, double shift) { return shift * sigma / (1 + (shift - 1) * sigma); }
 
-// `n` values from `first`, `step` of (last - first) / divisor apart.
+// `n` values from `first` on, (last - first) / divisor apart.
 std::vector<double> line(double first, double last, int n, int divisor) {
-  std::vector<double> values;
-  for (int i = 0; i < n; ++i)
-    values.push_back(divisor > 0 ? first + (last - first) * i / divisor : first);
+  std::vector<double> values(static_cast<std::size_t>(n), first);
+  for (std::size_t i = 1; i < values.size(); ++i)
+    values[i] = first + (last - first) * static_cast<double>(i) / divisor;
   return values;
 }
 

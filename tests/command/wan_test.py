@@ -157,6 +157,11 @@ class Denoise(WanTest):
         self.assertEqual(report["status"], "not run")
         self.assertFalse((self.folder / "out.safetensors").exists())
 
+    def test_progress_on_a_terminal(self):
+        code, text = self.on_terminal(*self.denoise("--steps", 200))
+        self.assertEqual(code, OK)
+        self.assertRegex(text, r"/200 \d+:\d\d \d+\.\d\d s/step, \d+:\d\d left")
+
     def test_several_videos(self):
         tensors, _ = safetensors_io.read(GOLDEN / "t2v" / "denoise.safetensors")
         _, (_, tokens, width), one = tensors["prompt_embeds"]
