@@ -106,6 +106,7 @@ class WanDenoise {
     denoiser.solver().resume(state_.done, state_.history);
     steps(denoiser);
     receipts_ = denoiser.session().receipts();
+    if (state_.done == 0) throw Interrupted();  // before the first step: there is nothing to save
     if (!state_.complete()) {
       print_report("interrupted");
       console_.error(
