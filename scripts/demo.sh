@@ -1,5 +1,6 @@
 #!/bin/bash
-# Attends the example data, compares with what PyTorch recorded, and times a small grid:
+# Attends the example data, compares with what PyTorch recorded, denoises with a small Wan transformer,
+# compares with what diffusers recorded, and times a small grid:
 #
 #   scripts/demo.sh [PRESET] [JOBS]        `make demo` calls it
 #
@@ -49,6 +50,25 @@ for call in self cross; do
       -o "$results/wan_${call}_${contender%@*}.safetensors"
   done
 done
+
+echo
+echo "== a small Wan transformer (image to video), against the latents of diffusers' pipeline"
+golden=tests/wan/golden/i2v
+"$batten" wan denoise --model "$golden" --prompt-embeds "$golden/denoise.safetensors" \
+  --image-embeds "$golden/denoise.safetensors" --latents "$golden/denoise.safetensors" --device cpu \
+  --width 48 --height 32 --frames 5 --steps 4 --guidance 3 -o "$results/wan_latents.safetensors"
+PYTHONPATH=tests/command python3 -B - "$golden/denoise.safetensors" "$results/wan_latents.safetensors" <<'PYTHON'
+import pathlib
+import sys
+
+import safetensors_io
+
+recorded, made = (safetensors_io.read(pathlib.Path(path))[0] for path in sys.argv[1:])
+expected, latents = recorded["expected.unipc"][2], made["latents"][2]
+error = (sum((a - b) ** 2 for a, b in zip(latents, expected)) / sum(b * b for b in expected)) ** 0.5
+print(f"relative error against diffusers {error:.1e} (bound 1e-04)")
+sys.exit(0 if error < 1e-4 else 1)
+PYTHON
 
 echo
 echo "== a small grid on the CPU"

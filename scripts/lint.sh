@@ -28,7 +28,7 @@ tidy() {
 import json, os, sys
 root = os.getcwd()
 files = {os.path.relpath(entry["file"], root) for entry in json.load(open(sys.argv[1]))}
-print("\n".join(sorted(f for f in files if f.startswith(("src/", "tools/")) and f.endswith(".cpp")
+print("\n".join(sorted(f for f in files if f.startswith(("src/", "tools/", "wan/")) and f.endswith(".cpp")
                        and "hwy/foreach_target.h" not in open(f).read())))
 PYTHON
     xargs -n 1 -P "$jobs" clang-tidy --quiet -p "$build" --warnings-as-errors='*' 2>&1 |

@@ -9,7 +9,7 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="g++ cmake ninja-build ccache git python3
-           libhwy-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev"
+           libhwy-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libopenblas0"
   [test]="libgtest-dev librapidcheck-dev pkgconf binutils"
   [python]="python3-dev python3-pip python3-numpy python3-pytest python3-hypothesis"
   [bench]="libopenblas-dev"

@@ -15,6 +15,7 @@
 #include "support/bench_inputs.hpp"
 #include "support/bench_report.hpp"
 #include "support/bench_runner.hpp"
+#include "support/command_line.hpp"
 #include "support/compare.hpp"
 #include "support/console.hpp"
 #include "support/environment.hpp"
@@ -230,22 +231,6 @@ class Bench {
   BenchReport report_;
   std::vector<Contender> contenders_;
 };
-
-// How the benchmark was called, for the record.
-std::string command_line(const CLI::App& app) {
-  std::string text = "batten bench";
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->count() == 0) continue;
-    const std::vector<std::string>& values = option->results();
-    if (option->get_expected_min() == 0) {  // a flag; --no-... gives "false"
-      const bool negative = values.back() == "false";
-      text += fmt::format(" --{}{}", negative ? "no-" : "", option->get_lnames().front());
-    } else {
-      text += fmt::format(" --{} {}", option->get_lnames().front(), fmt::join(values, " "));
-    }
-  }
-  return text;
-}
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "support/command_line.hpp"
 #include "support/console.hpp"
 #include "support/exit_code.hpp"
 #include "support/help.hpp"
@@ -32,6 +33,7 @@ Examples:
   batten bench --batch-size 1 4 --query-length 256 --kv-length 4096 --num-heads 12 --num-kv-heads 4
   batten explain --gpu h200 --shape 4,128,4096,12,4
   batten tune
+  batten wan bench --preset t2v-1.3b --size 480p --random-weights
 
 `batten VERB --help` explains a verb's options. Results go to stdout or to files, messages to stderr.
 
@@ -40,9 +42,13 @@ not serve the call), 5 verification failed, 130 interrupted, 1 a fault of batten
 
 Environment: BATTEN_BACKEND, BATTEN_NUM_THREADS, BATTEN_LOG_LEVEL, NO_COLOR.)";
 
-const std::vector<std::string> kVerbs{"info", "attend", "verify", "bench", "explain", "tune"};
-const std::string kVerbNames = "info, attend, verify, bench, explain or tune";
 const std::vector<std::string> kLogLevels{"debug", "info", "warning", "error", "off"};
+
+// "wan bench": without the command's own name.
+std::string full_name(const CLI::App& verb) {
+  const std::string name = verb_name(verb);
+  return name.substr(name.find(' ') + 1);
+}
 
 // Option names of `app` for suggestions.
 std::vector<std::string> option_names(const CLI::App& app) {
@@ -68,13 +74,42 @@ std::string describe_extras(const CLI::App& app, const CLI::App& verb) {
   return text;
 }
 
-std::string describe_missing_verb(const CLI::App& app) {
-  const std::vector<std::string> words = app.remaining();
-  if (words.empty()) return "a verb is missing: " + kVerbNames;
-  if (words.front().starts_with('-')) return describe_extras(app, app);
-  const std::string meant = nearest_word(words.front(), kVerbs);
+// "info, attend or tune"
+std::string verb_names(const CLI::App& group) {
+  const std::vector<const CLI::App*> verbs =
+      group.get_subcommands([](const CLI::App*) { return true; });
+  std::string text;
+  for (std::size_t i = 0; i < verbs.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == verbs.size() ? " or " : ", ";
+    text += verbs[i]->get_name();
+  }
+  return text;
+}
+
+// `group` is the command itself or a verb that has verbs.
+std::string describe_missing_verb(const CLI::App& app, const CLI::App& group) {
+  const std::vector<std::string> words = app.remaining(true);
+  if (words.empty()) return "a verb is missing: " + verb_names(group);
+  if (words.front().starts_with('-')) return describe_extras(app, group);
+  std::vector<std::string> known;
+  for (const CLI::App* verb : group.get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(verb->get_name());
+  const std::string meant = nearest_word(words.front(), known);
   return fmt::format("unknown verb '{}'{}, expected {}", words.front(),
-                     meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), kVerbNames);
+                     meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant),
+                     verb_names(group));
+}
+
+// The verbs on the Wan transformer.
+Verb add_wan(CLI::App& parent) {
+  CLI::App* app =
+      parent.add_subcommand("wan", "Denoise videos with a Wan transformer, and time it");
+  app->require_subcommand(1);
+  app->footer(R"(
+Examples:
+  batten wan denoise --model Wan2.1-T2V-1.3B-Diffusers --prompt-embeds prompt.safetensors -o out.safetensors
+  batten wan bench --preset t2v-1.3b --size 480p --random-weights)");
+  return {app, {}, {add_wan_denoise(*app), add_wan_bench(*app)}};
 }
 
 int usage_error(const Console& console, const std::string& text) {
@@ -96,8 +131,9 @@ int handle_parse_error(const CLI::App& app, const CLI::App& verb, const CLI::Par
   }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
     return usage_error(console, describe_extras(app, verb));
-  if (&verb == &app && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
-    return usage_error(console, describe_missing_verb(app));
+  const bool group = verb.get_require_subcommand_min() > 0;
+  if (group && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
+    return usage_error(console, describe_missing_verb(app, verb));
   return usage_error(console, error.what());
 }
 
@@ -132,8 +168,9 @@ int run(int argc, char** argv) {
   const auto formatter = std::make_shared<HelpFormatter>();
   app.formatter(formatter);
 
-  const std::array<Verb, 6> verbs{add_info(app),  add_attend(app),  add_verify(app),
-                                  add_bench(app), add_explain(app), add_tune(app)};
+  const std::array<Verb, 7> verbs{add_info(app),  add_attend(app),  add_verify(app),
+                                  add_bench(app), add_explain(app), add_tune(app),
+                                  add_wan(app)};
   // The global options may stand before or after the verb, and every verb's help shows them.
   const auto add_globals = [&log_level](CLI::App& target) {
     target.set_help_flag("-h,--help", "Print this help and exit");
@@ -145,7 +182,7 @@ int run(int argc, char** argv) {
         ->check(CLI::IsMember(kLogLevels).description(""));
   };
   add_globals(app);
-  for (const Verb& verb : verbs) {
+  const auto add_verb = [&](const Verb& verb) {
     verb.app->group("Verbs");
     add_globals(*verb.app);
     // Of an option that is given twice the last counts, so that an alias can be overruled.
@@ -153,12 +190,20 @@ int run(int argc, char** argv) {
       if (option->get_expected_min() == 1 && option->get_expected_max() == 1)
         option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
+  };
+  for (const Verb& verb : verbs) {
+    add_verb(verb);
+    for (const Verb& inner : verb.verbs) add_verb(inner);
   }
 
   Console console;
   const auto chosen = [&]() -> const Verb* {
     for (const Verb& verb : verbs) {
-      if (app.got_subcommand(verb.app)) return &verb;
+      if (!app.got_subcommand(verb.app)) continue;
+      for (const Verb& inner : verb.verbs) {
+        if (verb.app->got_subcommand(inner.app)) return &inner;
+      }
+      return &verb;
     }
     return nullptr;
   };
@@ -166,12 +211,12 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const Verb* verb = chosen();
-    if (verb != nullptr) console.set_verb(verb->app->get_name());
+    if (verb != nullptr) console.set_verb(full_name(*verb->app));
     return handle_parse_error(app, verb != nullptr ? *verb->app : app, error, console);
   }
 
   const Verb& verb = *chosen();
-  console.set_verb(verb.app->get_name());
+  console.set_verb(full_name(*verb.app));
   if (log_level.empty()) {
     // The library has read the variable itself, and says so if it holds no level.
     const char* variable = std::getenv("BATTEN_LOG_LEVEL");

@@ -70,7 +70,10 @@ std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) con
     if (option->get_positional()) {
       text += " " + option->get_name(true);
     } else {
-      text += fmt::format(" -{} {}", option->get_snames().front(), option->get_type_name());
+      const bool brief = !option->get_snames().empty();
+      text += fmt::format(" {}{} {}", brief ? "-" : "--",
+                          brief ? option->get_snames().front() : option->get_lnames().front(),
+                          option->get_type_name());
     }
   }
   text += app->get_subcommands({}).empty() ? " [OPTIONS]" : " VERB [OPTIONS]";
