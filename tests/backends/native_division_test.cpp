@@ -183,6 +183,14 @@ TEST(NativeDivision, FewTilesAreDividedAndFullRoundsAreNot) {
   EXPECT_FALSE(choose(kCalls[0], kWhole).division.divides());
 }
 
+TEST(NativeDivision, TilesThatShareKeysBeyondTheCacheAreNotTakenApart) {
+  // 37 tiles a head: after full rounds the tiles of the last heads are left.
+  const sm90::Division d = choose({.q = 4680, .kv = 32760, .heads = 12, .kv_heads = 12}).division;
+  EXPECT_EQ(d.whole, 3 * kMultiprocessors);
+  // Two tiles a head begin in the same place of their shares.
+  EXPECT_EQ(choose({.q = 256, .kv = 32760, .heads = 40, .kv_heads = 40}).division.periods, 1);
+}
+
 TEST(NativeDivision, WhatIsNotDivided) {
   const Call c = kCalls[0];
   const auto divides = [](const Problem& problem, const Shape& shape) {

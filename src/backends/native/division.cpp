@@ -26,6 +26,8 @@ constexpr std::int64_t kMostUnits = std::int64_t{1} << 30;
 constexpr std::int64_t kMostUnitsTimesShares = std::int64_t{1} << 30;
 // The workspace's default cap leaves room for this.
 constexpr double kMostScratch = 96 << 20;
+// What the L2 cache keeps of keys and values.
+constexpr double kCacheBytes = 40 << 20;
 // No head has less than this many rows of a tile that several heads share: copies of fewer rows
 // take as long.
 constexpr int kFewestBoxRowsLog2 = 3;
@@ -95,6 +97,9 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
 
   const double step = static_cast<double>(keys_of_block) * problem.head_dim / (128 * 128);
   const bool forced = form == kDivided;
+  const double key_bytes = 2.0 * static_cast<double>(size_of(problem.dtype)) *
+                           static_cast<double>(shape.batch * problem.num_kv_heads) *
+                           static_cast<double>(shape.max_kv * problem.head_dim);
   DivisionChoice best = whole;
   const auto consider = [&](const Division& tiles, int shares, int periods) {
     const std::int64_t all_units = std::int64_t{tiles.tiles} * tiles.blocks;
@@ -115,6 +120,9 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
   // As many shares as multiprocessors; or as many for each tile, so that no share has two.
   const auto consider_both = [&](const Division& tiles) {
     consider(tiles, std::clamp(multiprocessors / tiles.tiles, 1, tiles.blocks), tiles.tiles);
+    // More than two tiles with the same keys would read them at different times.
+    const bool apart = tiles.whole == 0 && tiles.tiles > 2 * tiles.key_heads.value();
+    if (apart && key_bytes > kCacheBytes) return;
     const std::int64_t units = std::int64_t{tiles.tiles} * tiles.blocks;
     consider(tiles, static_cast<int>(std::min<std::int64_t>(multiprocessors, units)), 1);
   };
