@@ -29,7 +29,7 @@
 namespace batten::tools {
 namespace {
 
-constexpr std::uint64_t kSeed = 0;
+constexpr std::uint64_t kWeightsSeed = 0;
 constexpr int kTimedSteps = 3;        // for the split
 constexpr int kStandAloneCalls = 10;  // of each attention
 
@@ -161,7 +161,7 @@ class WanBench {
     rate_ = wan::matrix_rate(*device_.ops, device_.dtype);
     const bool random = !checkpoint_ || o_.random_weights;
     const wan::Weights weights =
-        random ? wan::Weights::random(*device_.ops, config_, device_.dtype, kSeed)
+        random ? wan::Weights::random(*device_.ops, config_, device_.dtype, kWeightsSeed)
                : wan::Weights::load(*device_.ops, *checkpoint_, device_.dtype);
     fmt::print("{}", headline(need));
     std::fflush(stdout);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "wan/layout.hpp"
 #include "wan/ops.hpp"
 #include "wan/random.hpp"
 #include "wan/shared_library.hpp"
@@ -22,7 +23,6 @@
 namespace batten::wan {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
 // Below this many elements, starting threads takes longer than the work.
 constexpr std::int64_t kElementsOfThread = 1 << 18;
 // Likewise, multiply-adds of a product: OpenBLAS's threads wait for each other by spinning, which

@@ -7,9 +7,6 @@
 namespace batten::wan {
 namespace {
 
-// Every product's operands begin at such an address.
-constexpr std::size_t kAlignment = 256;
-
 class Builder {
  public:
   explicit Builder(Layout& layout) : layout_(layout) {}

@@ -11,6 +11,9 @@
 
 namespace batten::wan {
 
+// Bytes: where weights and activations begin, so that products take them by their widest loads.
+inline constexpr std::size_t kAlignment = 256;
+
 // One tensor of a checkpoint.
 struct Slot {
   std::string name;  // diffusers'

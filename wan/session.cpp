@@ -14,8 +14,6 @@
 namespace batten::wan {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
-
 std::size_t bytes_of(std::int64_t count, DType dtype) {
   return static_cast<std::size_t>(count) * size_of(dtype);
 }

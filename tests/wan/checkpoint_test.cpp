@@ -2,23 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <batten/types.hpp>
-#include <functional>
 
 #include "wan/config.hpp"
+#include "wan/golden.hpp"
 #include "wan/layout.hpp"
 #include "wan/names.hpp"
 
 namespace batten::wan {
 namespace {
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // Counted from the published checkpoints' shapes.
 TEST(Preset, HaveThePublishedModelsParameters) {

@@ -20,15 +20,6 @@ TEST_P(Golden, OnTheCpu) {
 INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(golden_models()),
                          [](const auto& info) { return info.param; });
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 struct Small {
   std::unique_ptr<Ops> ops = make_cpu_ops(1);
   Checkpoint checkpoint = Checkpoint::open(golden_folder() + "/t2v");
