@@ -43,6 +43,12 @@ std::vector<fs::path> ending(const fs::path& folder, std::string_view end) {
 // The folder that holds the transformer: `folder`, or what a pipeline keeps in it.
 fs::path transformer_folder(const fs::path& folder) {
   std::error_code error;
+  if (fs::is_directory(folder / "transformer_2", error)) {
+    fail(ErrorCode::Unsupported,
+         "{}: a pair of transformers for two halves of the noise levels (Wan2.2 14B) is not "
+         "supported; name a checkpoint with one",
+         shown(folder));
+  }
   if (fs::is_directory(folder / "transformer", error)) return folder / "transformer";
   return folder;
 }

@@ -262,6 +262,11 @@ class BadModel(WanTest):
         self.refuses(["'qk_norm' is \"layer_norm\""], config={"qk_norm": "layer_norm"}, code=UNAVAILABLE)
         self.refuses(["'ffn_dim' is \"wide\", expected a whole number"], config={"ffn_dim": "wide"})
 
+    def test_a_pair_of_models(self):
+        self.changed_model(name="pair")
+        (self.folder / "pair" / "transformer_2").mkdir()
+        self.fails(UNAVAILABLE, *self.denoise(model="pair"), says=["pair: a pair of transformers", "Wan2.2 14B"])
+
     def test_no_model(self):
         self.fails(BAD_INPUT, *self.denoise(model="nowhere"), says=["nowhere", "No such file"])
         (self.folder / "empty").mkdir()
