@@ -1,6 +1,7 @@
 // How calls with few tiles are divided, by the arithmetic that the kernels compile too.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <tuple>
@@ -229,6 +230,14 @@ TEST(NativeDivision, AMaskThatHidesNothingIsNone) {
   EXPECT_EQ(mask(Mask::causal, 2, Source::none), Mask::causal);
   EXPECT_EQ(mask(Mask::causal_top_left, 1, Source::none), Mask::causal_top_left);
   EXPECT_EQ(mask(Mask::causal, 1, Source::host), Mask::causal) << "its sample may have no query";
+}
+
+TEST(NativeDivision, ASmallWorkspaceLeavesTilesWhole) {
+  ASSERT_EQ(setenv("BATTEN_WORKSPACE_MIB", "4", 1), 0);
+  EXPECT_FALSE(choose(kCalls[0]).division.divides()) << "96 parts of 66 KB";
+  EXPECT_TRUE(choose(kCalls[0], kDivided).division.divides()) << "asked for";
+  unsetenv("BATTEN_WORKSPACE_MIB");
+  EXPECT_TRUE(choose(kCalls[0]).division.divides());
 }
 
 TEST(NativeDivision, ScratchStaysBelowTheDefaultCapUnlessForced) {

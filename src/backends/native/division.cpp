@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backends/native/rules.hpp"
+#include "core/env.hpp"
 
 namespace batten::impl::native {
 namespace {
@@ -24,8 +25,9 @@ constexpr double kWorthIt = 0.98;
 // Kernels count units in 31 bits, and a period's units times its shares.
 constexpr std::int64_t kMostUnits = std::int64_t{1} << 30;
 constexpr std::int64_t kMostUnitsTimesShares = std::int64_t{1} << 30;
-// The workspace's default cap leaves room for this.
-constexpr double kMostScratch = 96 << 20;
+// Of the workspace's cap, MiB if the environment has no other.
+constexpr double kMostOfCap = 0.75;
+constexpr std::int64_t kDefaultCap = 128;
 // What the L2 cache keeps of keys and values.
 constexpr double kCacheBytes = 40 << 20;
 // No head has less than this many rows of a tile that several heads share: copies of fewer rows
@@ -100,6 +102,10 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
   const double key_bytes = 2.0 * static_cast<double>(size_of(problem.dtype)) *
                            static_cast<double>(shape.batch * problem.num_kv_heads) *
                            static_cast<double>(shape.max_kv * problem.head_dim);
+  const double most_scratch =
+      kMostOfCap * 1024 * 1024 *
+      static_cast<double>(
+          environment_int("BATTEN_WORKSPACE_MIB", 1, 1 << 20).value_or(kDefaultCap));
   DivisionChoice best = whole;
   const auto consider = [&](const Division& tiles, int shares, int periods) {
     const std::int64_t all_units = std::int64_t{tiles.tiles} * tiles.blocks;
@@ -107,7 +113,7 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     if (units * shares > kMostUnitsTimesShares || all_units > kMostUnits) return;
     const Load load = load_of(tiles, shares * periods, multiprocessors);
     const double scratch = load.parts * kTileRows * (problem.head_dim + 1) * sizeof(float);
-    if (scratch > kMostScratch && !forced) return;
+    if (scratch > most_scratch && !forced) return;
     const bool first = !best.division.divides();
     if (steps(load, step) >= steps(best.load, step) * (first ? kWorthIt : 1) && !(forced && first))
       return;

@@ -184,8 +184,8 @@ class NativePlan final : public Plan {
   }
 
   void run(const Shape& shape, const Call& call, void* workspace) const override {
-    const std::int64_t tiles =
-        division_.divides() ? division_.parts() : shape.batch * problem_.num_heads * row_tiles_;
+    const std::int64_t tiles = division_.divides() ? division_.whole + division_.parts()
+                                                   : shape.batch * problem_.num_heads * row_tiles_;
     // No sample may have a query, or none has.
     if (tiles == 0 || (shape.packed && shape.tokens_q == 0)) return;
     Arguments a = arguments_of(shape, call);
