@@ -158,6 +158,11 @@ class WanBench {
     device_ = open_device(o_.device, o_.backends.front(), info_);
     const MemoryNeed need = memory_need(config_, shape_, device_.dtype, 1);
     check_memory(need, device_);
+    // One that is not available must not cost what the others measured.
+    for (const std::string& backend : o_.backends) {
+      Attention({.dtype = device_.dtype, .num_heads = config_.heads, .head_dim = config_.head_dim},
+                device_.device, {.backend = backend});
+    }
     rate_ = wan::matrix_rate(*device_.ops, device_.dtype);
     const bool random = !checkpoint_ || o_.random_weights;
     const wan::Weights weights =

@@ -91,7 +91,13 @@ class CudaRuntime final : public DeviceRuntime {
   void free(void* data, Stream stream) noexcept override {
     (void)cudaFreeAsync(data, static_cast<cudaStream_t>(stream));
   }
-  void free_synchronously(void* data) noexcept override { (void)cudaFree(data); }
+  void free_synchronously(void* data) noexcept override {
+    const RelaxedCapture relaxed;
+    // cudaFree itself does not wait where memory came from cudaMallocAsync.
+    (void)cudaDeviceSynchronize();
+    (void)cudaFree(data);
+    (void)cudaGetLastError();
+  }
 
   std::uint64_t stream_id(Stream stream) const override {
     unsigned long long id = 0;  // NOLINT: CUDA's type

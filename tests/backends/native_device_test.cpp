@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -264,6 +265,16 @@ TEST_F(NativeLazy, PartsThatAreComputedAgain) {
               fmt::format("parts again {} {} {}", kv, step, q),
               {.dtype = dtype, .q = q, .kv = kv, .backend = "native:divided"},
               [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / 64 % 5); });
+}
+
+// A tile's other parts decide; all of them together are what no weight is left of.
+TEST_F(NativeLazy, PartsWithoutAWeight) {
+  const float never = -std::numeric_limits<float>::infinity();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t seen : {1, 700, 2999})
+      expect_right(fmt::format("parts without a weight {}", seen),
+                   {.dtype = dtype, .kv = 3000, .backend = "native:divided"},
+                   [&](std::int64_t j, std::int64_t) { return j < seen ? 0.f : never; });
 }
 
 TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {

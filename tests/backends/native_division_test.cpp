@@ -232,6 +232,15 @@ TEST(NativeDivision, AMaskThatHidesNothingIsNone) {
   EXPECT_EQ(mask(Mask::causal, 1, Source::host), Mask::causal) << "its sample may have no query";
 }
 
+TEST(NativeDivision, SizesThatNothingCountsAreNotDivided) {
+  const Call huge{.batch = 1 << 24, .q = 1, .kv = 1, .heads = 2, .kv_heads = 1, .head_dim = 256};
+  EXPECT_FALSE(choose(huge, kDivided).division.divides());
+  Shape shape = shape_of({.q = 128, .kv = (std::int64_t{1} << 31) - 1, .heads = 3});
+  for (Layout* layout : {&shape.q, &shape.k, &shape.v, &shape.out}) layout->row = 128;
+  EXPECT_NE(why_not(problem_of({.heads = 3}), shape).value_or("").find("31 bits"),
+            std::string::npos);
+}
+
 TEST(NativeDivision, ASmallWorkspaceLeavesTilesWhole) {
   ASSERT_EQ(setenv("BATTEN_WORKSPACE_MIB", "4", 1), 0);
   EXPECT_FALSE(choose(kCalls[0]).division.divides()) << "96 parts of 66 KB";

@@ -365,6 +365,11 @@ class Bench(WanTest):
             self.assertEqual(r["receipts"]["self"]["backend"], r["backend"])
             self.assertGreater(report["matrix_tflops"], 0)
 
+    def test_a_backend_that_is_not_there_is_refused_first(self):
+        self.fails(UNAVAILABLE, "wan", "bench", "--model", GOLDEN / "t2v", "--random-weights", "--width", 96, "--height", 64,
+                   "--frames", 9, "--device", "cpu", "--backends", "cpu", "cudnn", "-o", "a.json", says="cudnn")
+        self.assertFalse((self.folder / "a.json").exists())
+
     def test_every_model(self):
         for model in ("i2v", "flf2v", "ti2v"):
             self.succeeds(*self.bench("--random-weights", "--layers", 1, "--image-tokens", 5, model=model))

@@ -6,6 +6,7 @@
 
 #include "backends/native/combine.hpp"
 #include "backends/native/launch.hpp"
+#include "core/cuda_runtime.hpp"
 
 namespace batten::impl::native {
 namespace {
@@ -133,27 +134,35 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 template <class Out>
-void launch_combine(const CombineCall& call, Stream stream) {
-  const sm90::Division& d = call.division;
+const void* kernel_for(const sm90::Division& d) {
   const bool few_parts = d.parts() <= 4 * d.tiles;
-  const auto* const function = few_parts ? reinterpret_cast<const void*>(&combine_rows<Out, 4>)
-                                         : reinterpret_cast<const void*>(&combine_rows<Out, 8>);
-  CombineCall parameter = call;
-  launch(function, {.ctas = d.tiles * (kTileRows / kWarps), .threads = kThreads}, &parameter,
-         stream, "native: launching the combine kernel");
+  return few_parts ? reinterpret_cast<const void*>(&combine_rows<Out, 4>)
+                   : reinterpret_cast<const void*>(&combine_rows<Out, 8>);
+}
+
+const void* kernel_of(const CombineCall& call) {
+  switch (call.dtype) {
+    case DType::f16:
+      return kernel_for<__half>(call.division);
+    case DType::bf16:
+      return kernel_for<__nv_bfloat16>(call.division);
+    default:
+      return kernel_for<float>(call.division);
+  }
 }
 
 }  // namespace
 
+void load_combine(const CombineCall& call) {
+  cudaFuncAttributes attributes;
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel_of(call)),
+             "native: loading the combine kernel");
+}
+
 void combine(const CombineCall& call, Stream stream) {
-  switch (call.dtype) {
-    case DType::f16:
-      return launch_combine<__half>(call, stream);
-    case DType::bf16:
-      return launch_combine<__nv_bfloat16>(call, stream);
-    default:
-      return launch_combine<float>(call, stream);
-  }
+  CombineCall parameter = call;
+  launch(kernel_of(call), {.ctas = call.division.tiles * (kTileRows / kWarps), .threads = kThreads},
+         &parameter, stream, "native: launching the combine kernel");
 }
 
 }  // namespace batten::impl::native

@@ -30,6 +30,8 @@ constexpr double kMostOfCap = 0.75;
 constexpr std::int64_t kDefaultCap = 128;
 // What the L2 cache keeps of keys and values.
 constexpr double kCacheBytes = 40 << 20;
+// Of all tiles, whatever the scratch: rows of parts are counted in 31 bits.
+constexpr double kMostParts = 1 << 20;
 // No head has less than this many rows of a tile that several heads share: copies of fewer rows
 // take as long.
 constexpr int kFewestBoxRowsLog2 = 3;
@@ -113,7 +115,7 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     if (units * shares > kMostUnitsTimesShares || all_units > kMostUnits) return;
     const Load load = load_of(tiles, shares * periods, multiprocessors);
     const double scratch = load.parts * kTileRows * (problem.head_dim + 1) * sizeof(float);
-    if (scratch > most_scratch && !forced) return;
+    if (load.parts > kMostParts || (scratch > most_scratch && !forced)) return;
     const bool first = !best.division.divides();
     if (steps(load, step) >= steps(best.load, step) * (first ? kWorthIt : 1) && !(forced && first))
       return;
@@ -145,8 +147,8 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
 }
 
 std::size_t part_output_bytes(const Division& division, int head_dim) {
-  return std::size_t{kTileRows} * static_cast<std::size_t>(division.parts() * head_dim) *
-         sizeof(float);
+  return std::size_t{kTileRows} * static_cast<std::size_t>(division.parts()) *
+         static_cast<std::size_t>(head_dim) * sizeof(float);
 }
 
 std::size_t part_lse_bytes(const Division& division) {

@@ -177,6 +177,10 @@ class NativePlan final : public Plan {
     info_.tile = instance_.tile;
     if (division_.divides()) {
       info_.kernel += ", divided tiles";
+      CombineCall combined;
+      combined.division = division_;
+      combined.dtype = out_dtype();
+      load_combine(combined);
       info_.splits = (division_.all_shares() + division_.tiles - 1) / division_.tiles;
       info_.workspace_size =
           part_output_bytes(division_, problem.head_dim) + part_lse_bytes(division_);
@@ -228,6 +232,10 @@ class NativePlan final : public Plan {
   std::string remark() const override { return online_ ? std::string() : watch_.remark(); }
 
  private:
+  DType out_dtype() const {
+    return problem_.out_dtype == DType::none ? problem_.dtype : problem_.out_dtype;
+  }
+
   // All of a launch but the samples that it computes.
   Arguments arguments_of(const Shape& shape, const Call& call) const {
     Arguments a;
@@ -284,16 +292,15 @@ class NativePlan final : public Plan {
     auto* const parts = static_cast<float*>(workspace);
     auto* const part_lse = reinterpret_cast<float*>(
         static_cast<std::byte*>(workspace) + part_output_bytes(division_, problem_.head_dim));
-    const CombineCall combined{
-        .division = division_,
-        .parts = parts,
-        .part_lse = part_lse,
-        .head_dim = problem_.head_dim,
-        .dtype = problem_.out_dtype == DType::none ? problem_.dtype : problem_.out_dtype,
-        .out = a.output,
-        .out_layout = a.out_layout,
-        .lse = a.lse,
-        .lse_layout = a.lse_layout};
+    const CombineCall combined{.division = division_,
+                               .parts = parts,
+                               .part_lse = part_lse,
+                               .head_dim = problem_.head_dim,
+                               .dtype = out_dtype(),
+                               .out = a.output,
+                               .out_layout = a.out_layout,
+                               .lse = a.lse,
+                               .lse_layout = a.lse_layout};
     a.division = division_;
     a.output = parts;
     a.output_is_f32 = 1;

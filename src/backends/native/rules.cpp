@@ -13,6 +13,8 @@ namespace {
 // keep in 32 bits.
 constexpr std::int64_t kStrideLimit = std::int64_t{1} << 40;
 constexpr std::int64_t kTileLimit = std::int64_t{1} << 30;
+// Rows are counted in 31 bits, up to the end of the last tile or block.
+constexpr std::int64_t kRowLimit = (std::int64_t{1} << 31) - 256;
 
 constexpr int kNarrow = 128;
 constexpr int kWide = 144;
@@ -76,6 +78,10 @@ std::optional<std::string> why_not(const Problem& problem, const Shape& shape) {
                  {"out", shape.out, shape.packed ? shape.tokens_q : shape.max_q}};
   for (const auto& t : tensors) {
     if (auto reason = why_not_layout(t.name, t.layout, shape.batch, t.rows, element)) return reason;
+  }
+  if (std::max(shape.max_q, shape.max_kv) > kRowLimit) {
+    return fmt::format("its rows are counted in 31 bits, not {}",
+                       std::max(shape.max_q, shape.max_kv));
   }
   if (rounded_up(shape.max_q, kTileRows) / kTileRows * shape.batch * problem.num_heads >=
       kTileLimit) {

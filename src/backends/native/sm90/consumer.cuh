@@ -493,6 +493,12 @@ class Consumer {
       release(shared_.empty_v[stage]);
     }
     ended_ = end_of_tile();
+    if (P::kDivides && a_.division.divides()) {
+      // All logits of a part may be -infinity; others of the tile's decide. Its output is 0, or NaN
+      // where values are not finite. (With lazy softmax a sum of 0 says nothing yet.)
+#pragma unroll
+      for (float& inverse : ended_.inverse) inverse = inverse == INFINITY ? 1 : inverse;
+    }
     store(ended_);
     flush_store();
   }

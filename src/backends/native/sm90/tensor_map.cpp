@@ -38,14 +38,15 @@ CUtensorMap encode(const void* data, const MapShape& shape, const Layout& layout
     return static_cast<cuuint64_t>(count > 1 && stride != 0 ? count : 1);
   };
   // A dimension with one entry is never stepped along, but wants a stride that passes for one.
-  const auto bytes = [&](std::int64_t stride) {
-    return stride == 0 ? kElement * static_cast<cuuint64_t>(shape.head_dim)
-                       : kElement * static_cast<cuuint64_t>(stride);
+  const auto bytes = [&](std::int64_t count, std::int64_t stride) {
+    return kElement *
+           static_cast<cuuint64_t>(entries(count, stride) == 1 ? shape.head_dim : stride);
   };
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(shape.head_dim),
                                entries(shape.heads, layout.head), entries(shape.rows, layout.row),
                                entries(shape.samples, layout.batch)};
-  const cuuint64_t strides[3] = {bytes(layout.head), bytes(layout.row), bytes(layout.batch)};
+  const cuuint64_t strides[3] = {bytes(shape.heads, layout.head), bytes(shape.rows, layout.row),
+                                 bytes(shape.samples, layout.batch)};
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(columns), 1, static_cast<cuuint32_t>(box_rows),
                              1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
