@@ -160,7 +160,9 @@ class WanBench {
     check_memory(need, device_);
     // One that is not available must not cost what the others measured.
     for (const std::string& backend : o_.backends) {
-      Attention({.dtype = device_.dtype, .num_heads = config_.heads, .head_dim = config_.head_dim},
+      Attention({.dtype = device_.dtype,
+                 .num_heads = static_cast<int>(config_.heads),
+                 .head_dim = static_cast<int>(config_.head_dim)},
                 device_.device, {.backend = backend});
     }
     rate_ = wan::matrix_rate(*device_.ops, device_.dtype);
