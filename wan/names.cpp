@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <optional>
 #include <utility>
+
+#include "io/text.hpp"
 
 namespace batten::wan {
 namespace {
@@ -78,21 +79,6 @@ std::string_view block_prefix(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view{} : name.substr(0, dot + 1);
 }
 
-std::size_t edits(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 std::string diffusers_name(std::string_view name) {
@@ -113,7 +99,7 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   std::string best;
   std::size_t distance = name.size() / 3 + 1;
   for (const std::string& candidate : known) {
-    const std::size_t d = edits(name, candidate);
+    const std::size_t d = io::edit_distance(name, candidate);
     if (d < distance) {
       distance = d;
       best = candidate;

@@ -1,4 +1,4 @@
-// UTF-8 checks and one-line rendering of texts that come from files.
+// Texts that come from files: UTF-8 checks, one-line rendering, likeness.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,9 @@ std::string printable(std::string_view text, std::size_t max_bytes = 160);
 
 /// `printable` for a path: long enough for any path that the system accepts.
 std::string printable_path(std::string_view path);
+
+/// Insertions, deletions and replacements of bytes that turn one text into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The system's text for an `errno` value ("No space left on device"). Thread-safe.
 std::string errno_text(int error);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "half.hpp"
+#include "io/text.hpp"
 #include "support/normal.hpp"
 #include "support/statistics.hpp"
 #include "support/suggest.hpp"
@@ -48,7 +49,7 @@ TEST(Statistics, MedianIntervalIsTheSignTests) {
 }
 
 TEST(Suggest, WordsAndTensors) {
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);
+  EXPECT_EQ(io::edit_distance("kitten", "sitting"), 3U);
   EXPECT_EQ(nearest_word("cuddn", {"native", "cudnn", "cpu"}), "cudnn");
   EXPECT_EQ(nearest_word("torch", {"native", "cudnn", "cpu"}), "");
   EXPECT_EQ(nearest_tensor("q", {"k", "query", "value"}), "query");

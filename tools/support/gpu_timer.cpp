@@ -7,21 +7,12 @@
 
 #include <array>
 
-#include "core/error.hpp"
+#include "core/cuda_graph.hpp"
 
 namespace batten::tools {
 namespace {
 
-void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  (void)cudaGetLastError();  // clears what is not sticky
-  fail(error == cudaErrorMemoryAllocation ? ErrorCode::OutOfMemory : ErrorCode::Device,
-       "{}: CUDA reported {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
-}
-
-struct GraphDeleter {
-  void operator()(cudaGraphExec_t graph) const noexcept { (void)cudaGraphExecDestroy(graph); }
-};
+constexpr auto check = impl::check_status;
 
 class GpuTimer final : public Timer {
  public:
@@ -69,25 +60,10 @@ class GpuTimer final : public Timer {
   }
 
   std::function<void()> record(const std::function<void()>& calls) override {
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "graph capture");
-    try {
-      calls();
-    } catch (...) {
-      // A stream that is left capturing would be of no further use.
-      if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) (void)cudaGraphDestroy(graph);
-      (void)cudaGetLastError();
-      throw;
-    }
-    check(cudaStreamEndCapture(stream_, &graph), "graph capture");
-    cudaGraphExec_t executable = nullptr;
-    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
-    (void)cudaGraphDestroy(graph);
-    check(error, "cudaGraphInstantiate");
     // std::function must be copyable, hence shared ownership.
-    const std::shared_ptr<CUgraphExec_st> owner(executable, GraphDeleter{});
-    check(cudaGraphUpload(executable, stream_), "cudaGraphUpload");
-    return [this, owner] { check(cudaGraphLaunch(owner.get(), stream_), "cudaGraphLaunch"); };
+    const auto graph = impl::record_graph(stream_, calls);
+    check(cudaGraphUpload(graph.get(), stream_), "cudaGraphUpload");
+    return [this, graph] { check(cudaGraphLaunch(graph.get(), stream_), "cudaGraphLaunch"); };
   }
 
  private:

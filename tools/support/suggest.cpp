@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
-#include <numeric>
+
+#include "io/text.hpp"
 
 namespace batten::tools {
 namespace {
@@ -27,32 +28,17 @@ std::size_t tensor_distance(const std::string& name, const std::string& candidat
     start = end + 1;
   }
   if (candidate.starts_with(name)) return 2;
-  const std::size_t distance = edit_distance(name, candidate);
+  const std::size_t distance = io::edit_distance(name, candidate);
   return distance <= name.size() / 3 ? 2 + distance : kNotMeant;
 }
 
 }  // namespace
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(word.size() / 3, 1) + 1;
   for (const std::string& candidate : known) {
-    const std::size_t distance = edit_distance(lower(word), lower(candidate));
+    const std::size_t distance = io::edit_distance(lower(word), lower(candidate));
     if (distance < best_distance) {
       best = candidate;
       best_distance = distance;

@@ -8,9 +8,6 @@
 
 namespace batten::tools {
 
-// Insertions, deletions and replacements that turn one text into the other.
-std::size_t edit_distance(std::string_view a, std::string_view b);
-
 // The nearest of `known` for an option or a value: "" if none is near enough to be meant.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
 

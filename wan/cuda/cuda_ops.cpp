@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda_graph.hpp"
 #include "core/error.hpp"
 #include "wan/cuda/cublaslt.hpp"
 #include "wan/cuda/kernels.hpp"
@@ -17,10 +18,6 @@ using cuda::check;
 
 // Weights travel in pieces of this size, one being filled while the other is on its way.
 constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
-
-struct GraphDeleter {
-  void operator()(cudaGraphExec_t graph) const noexcept { (void)cudaGraphExecDestroy(graph); }
-};
 
 class CudaOps final : public Ops {
  public:
@@ -118,25 +115,10 @@ class CudaOps final : public Ops {
   void unpatchify(const PatchCall& call) override { cuda::unpatchify(call, stream_); }
 
   std::function<void()> record(std::function<void()> work) override {
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "graph capture");
-    try {
-      work();
-    } catch (...) {
-      // A stream that is left capturing would be of no further use.
-      if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) (void)cudaGraphDestroy(graph);
-      (void)cudaGetLastError();
-      throw;
-    }
-    check(cudaStreamEndCapture(stream_, &graph), "graph capture");
-    cudaGraphExec_t executable = nullptr;
-    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
-    (void)cudaGraphDestroy(graph);
-    check(error, "cudaGraphInstantiate");
     // std::function must be copyable, hence shared ownership.
-    const std::shared_ptr<CUgraphExec_st> owner(executable, GraphDeleter{});
-    const auto replay = [this, owner] {
-      check(cudaGraphLaunch(owner.get(), stream_), "cudaGraphLaunch");
+    const auto graph = impl::record_graph(stream_, work);
+    const auto replay = [this, graph] {
+      check(cudaGraphLaunch(graph.get(), stream_), "cudaGraphLaunch");
     };
     replay();
     return replay;

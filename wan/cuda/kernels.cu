@@ -349,14 +349,6 @@ void launch_norm(const NormCall& call, cudaStream_t stream) {
 
 }  // namespace
 
-void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  (void)cudaGetLastError();  // clears what is not sticky
-  throw Error(error == cudaErrorMemoryAllocation ? ErrorCode::OutOfMemory : ErrorCode::Device,
-              std::string(what) + ": CUDA reported " + cudaGetErrorString(error) + " (" +
-                  cudaGetErrorName(error) + ")");
-}
-
 void norm(const NormCall& call, cudaStream_t stream) {
   with_type(call.dtype, [&](auto type) {
     using T = decltype(type);

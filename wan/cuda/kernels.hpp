@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
+#include "core/cuda_graph.hpp"
 #include "wan/ops.hpp"
 
 namespace batten::wan::cuda {
 
-// Throws Device, OutOfMemory for an allocation, unless `error` is success.
-void check(cudaError_t error, const char* what);
+constexpr auto check = impl::check_status;
 
 // Rows of d elements: d a multiple of 4, at most 4,096, or of 8, at most 8,192.
 void norm(const NormCall& call, cudaStream_t stream);

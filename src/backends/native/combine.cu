@@ -140,29 +140,30 @@ const void* kernel_for(const sm90::Division& d) {
                    : reinterpret_cast<const void*>(&combine_rows<Out, 8>);
 }
 
-const void* kernel_of(const CombineCall& call) {
-  switch (call.dtype) {
+const void* kernel_of(const sm90::Division& division, DType dtype) {
+  switch (dtype) {
     case DType::f16:
-      return kernel_for<__half>(call.division);
+      return kernel_for<__half>(division);
     case DType::bf16:
-      return kernel_for<__nv_bfloat16>(call.division);
+      return kernel_for<__nv_bfloat16>(division);
     default:
-      return kernel_for<float>(call.division);
+      return kernel_for<float>(division);
   }
 }
 
 }  // namespace
 
-void load_combine(const CombineCall& call) {
+void load_combine(const sm90::Division& division, DType dtype) {
   cudaFuncAttributes attributes;
-  check_cuda(cudaFuncGetAttributes(&attributes, kernel_of(call)),
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel_of(division, dtype)),
              "native: loading the combine kernel");
 }
 
 void combine(const CombineCall& call, Stream stream) {
   CombineCall parameter = call;
-  launch(kernel_of(call), {.ctas = call.division.tiles * (kTileRows / kWarps), .threads = kThreads},
-         &parameter, stream, "native: launching the combine kernel");
+  launch(kernel_of(call.division, call.dtype),
+         {.ctas = call.division.tiles * (kTileRows / kWarps), .threads = kThreads}, &parameter,
+         stream, "native: launching the combine kernel");
 }
 
 }  // namespace batten::impl::native

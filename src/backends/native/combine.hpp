@@ -24,8 +24,9 @@ struct CombineCall {
   Layout lse_layout;
 };
 
-// Loads the kernel that combine() will launch: the first launch may be in a capture. Error{Device}.
-void load_combine(const CombineCall& call);
+// Loads the kernel that combine() will launch for outputs of `dtype`: the first launch may be in a
+// capture. Error{Device}.
+void load_combine(const sm90::Division& division, DType dtype);
 
 // Queues the call: each row's output is the mean of its parts' outputs, weighed by their sums, in
 // the order of keys. Follows the launch before it at once, without waiting for its last CTA to be

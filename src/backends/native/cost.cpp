@@ -9,9 +9,11 @@
 
 namespace batten::impl::native {
 
-cost::Work work_of(const Problem& given, const Shape& shape, const BackendOptions& options,
+namespace {
+
+// What the busiest multiprocessor does when tiles are dealt out as the kernels deal them.
+cost::Work work_of(const Problem& problem, const Shape& shape, const BackendOptions& options,
                    int multiprocessors) {
-  const Problem problem = without_idle_mask(given, shape);
   cost::Work work;
   work.flops = cost::flops_of(problem, shape);
   work.bytes = cost::bytes_of(problem, shape);
@@ -39,8 +41,11 @@ cost::Work work_of(const Problem& given, const Shape& shape, const BackendOption
   return work;
 }
 
-std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
+}  // namespace
+
+std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& given,
                                         const Shape& shape, const BackendOptions& options) {
+  const Problem problem = without_idle_mask(given, shape);
   const auto constants = card.find("native", problem.head_dim, problem.mask != Mask::none);
   if (!constants) return std::nullopt;
   return cost::predict(*constants,

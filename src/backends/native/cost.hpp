@@ -10,10 +10,6 @@
 
 namespace batten::impl::native {
 
-// What the busiest multiprocessor does when tiles are dealt out as the kernels deal them.
-cost::Work work_of(const Problem& problem, const Shape& shape, const BackendOptions& options,
-                   int multiprocessors);
-
 std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
                                         const Shape& shape, const BackendOptions& options);
 

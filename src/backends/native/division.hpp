@@ -18,8 +18,8 @@ struct Load {
   double parts = 0;         // of the whole call; 0: tiles are not divided
 };
 
-// How a dense call without a mask is divided, with what follows from it. `keys_of_block`: of a
-// step.
+// How a dense call without a mask (without_idle_mask()) is divided, with what follows from it.
+// `keys_of_block`: of a step.
 struct DivisionChoice {
   sm90::Division division;  // divides(): the call is worth it
   Load load;

@@ -7,12 +7,10 @@
 namespace batten::impl::native {
 namespace {
 
-bool can_begin_early() {
-  static const bool driver_can = device_runtime().driver_version() >= 12030;
-  if (!driver_can) return false;
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "native: cudaGetDevice");
-  return device_runtime().properties(device).arch() >= 90;
+// All GPUs that the kernels are for can.
+bool driver_overlaps_launches() {
+  static const bool can = device_runtime().driver_version() >= 12030;
+  return can;
 }
 
 }  // namespace
@@ -28,7 +26,7 @@ void launch(const void* function, const LaunchShape& shape, void* parameter, Str
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &attribute;
-  config.numAttrs = can_begin_early() ? 1 : 0;
+  config.numAttrs = driver_overlaps_launches() ? 1 : 0;
   check_cuda(cudaLaunchKernelExC(&config, function, &parameter), what);
 }
 

@@ -13,10 +13,10 @@ struct LaunchShape {
   int shared_bytes = 0;
 };
 
-// Queues a kernel, `parameter` its only one. On GPUs that can (sm90 and newer, drivers since CUDA
-// 12.3), it may begin while the one before it ends: it calls cudaGridDependencySynchronize()
-// before it touches memory (CUDA C++ Programming Guide, "Programmatic Dependent Launch"). The
-// device is current. Error{Device}, saying `what`, when the launch fails.
+// Queues a kernel, `parameter` its only one. With drivers since CUDA 12.3, it may begin while the
+// one before it ends: it calls cudaGridDependencySynchronize() before it touches memory (CUDA C++
+// Programming Guide, "Programmatic Dependent Launch"). The device is current. Error{Device}, saying
+// `what`, when the launch fails.
 void launch(const void* function, const LaunchShape& shape, void* parameter, Stream stream,
             const char* what);
 

@@ -177,10 +177,7 @@ class NativePlan final : public Plan {
     info_.tile = instance_.tile;
     if (division_.divides()) {
       info_.kernel += ", divided tiles";
-      CombineCall combined;
-      combined.division = division_;
-      combined.dtype = out_dtype();
-      load_combine(combined);
+      load_combine(division_, out_dtype());
       info_.splits = (division_.all_shares() + division_.tiles - 1) / division_.tiles;
       info_.workspace_size =
           part_output_bytes(division_, problem.head_dim) + part_lse_bytes(division_);
@@ -225,7 +222,7 @@ class NativePlan final : public Plan {
       a.kv_lengths = place(shape.kv_lengths, call.kv_lengths, samples);
       a.offsets_q = place(shape.offsets_q, call.offsets_q, samples + 1);
       a.offsets_kv = place(shape.offsets_kv, call.offsets_kv, samples + 1);
-      launch(a, static_cast<int>(samples), call.stream);
+      launch_samples(a, static_cast<int>(samples), call.stream);
     }
   }
 
@@ -326,7 +323,7 @@ class NativePlan final : public Plan {
     launch(a, ctas, (a.tiles + ctas - 1) / ctas, stream);
   }
 
-  void launch(Arguments& a, int samples, Stream stream) const {
+  void launch_samples(Arguments& a, int samples, Stream stream) const {
     const int heads = samples * problem_.num_heads;
     a.tiles = heads * a.row_tiles;
     if (instance_.causal) {

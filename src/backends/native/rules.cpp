@@ -126,9 +126,7 @@ std::optional<std::string> why_not_form(const Problem& problem, const std::strin
 }
 
 std::optional<std::string> why_not_divided(const Problem& problem, const Shape& shape) {
-  if (without_idle_mask(problem, shape).mask != Mask::none) {
-    return "tiles are divided where no mask hides keys";
-  }
+  if (problem.mask != Mask::none) return "tiles are divided where no mask hides keys";
   const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
   if (shape.packed || lengths) return "tiles are divided where all samples have the same lengths";
   if (problem.batch_invariant) return "how tiles are divided depends on the whole batch";
