@@ -485,11 +485,7 @@ class Consumer {
       issue_values(stage, block_ > 0);
       wgmma_wait<0>();
       wgmma_arrived(out_);
-      if constexpr (P::kCausal) {
-        const auto& aside = shared_.set_aside[stage];
-        if (aside.in_part != 0) add_set_aside(aside);
-        named_barrier_sync(kSetAsideRead + group_, 128);
-      }
+      if constexpr (P::kCausal) take_set_aside();
       release(shared_.empty_v[stage]);
     }
     ended_ = end_of_tile();
@@ -501,6 +497,16 @@ class Consumer {
     }
     store(ended_);
     flush_store();
+  }
+
+  // What the producer set aside of the block.
+  __device__ __forceinline__ void take_set_aside() {
+    const int place = stage_of(asides_);
+    wait(shared_.full_aside[place], parity_of(asides_));
+    const auto& aside = shared_.set_aside[place];
+    if (aside.in_part != 0) add_set_aside(aside);
+    arrive(shared_.empty_aside[place]);
+    ++asides_;
   }
 
   // Products of a weight of 0 and what is not finite would be NaN, and reach rows that do not see
@@ -553,6 +559,7 @@ class Consumer {
   int count_ = 0;            // blocks taken in, of all tiles
   int tiles_ = 0;            // records read
   int query_stage_ = 0;      // of the last of them
+  int asides_ = 0;           // uses of set_aside
   unsigned redone_ = 0;
 
   // The tile before, while its output is still in out_.

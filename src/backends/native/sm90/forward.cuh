@@ -20,6 +20,9 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
       cuda::ptx::mbarrier_init(&shared.empty_k[i], P::kGroups);
       cuda::ptx::mbarrier_init(&shared.full_v[i], 1);
       cuda::ptx::mbarrier_init(&shared.empty_v[i], P::kGroups);
+      if constexpr (!P::kCausal) continue;
+      cuda::ptx::mbarrier_init(&shared.full_aside[i], 32);
+      cuda::ptx::mbarrier_init(&shared.empty_aside[i], P::kGroups * 128);
     }
     cuda::ptx::mbarrier_init(&shared.raw_v, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);

@@ -68,13 +68,14 @@ class BlockProducer {
     const int rows = at.end - at.row;  // of the sample, in this block
     const bool tail = a_.clear_tail != 0 && rows < P::kBlockKeys && at.end < a_.rows_kv;
     const bool in_part = P::kCausal && at.whole - at.row < P::kBlockKeys;
-    if (P::kCausal && lane_ == 0) shared_.set_aside[stage].in_part = in_part;
+    const bool online = P::kCausal && at.whole != kNoKey;
+    if (online) wait(shared_.empty_aside[stage_of(asides_)], parity_of(asides_) ^ 1);
     if (tail || in_part) {
       copy(shared_.v[stage], a_.v, a_.v_steps, shared_.raw_v, at);
       wait(shared_.raw_v, mended_ & 1);
       ++mended_;
       if (in_part) {
-        set_aside(stage);
+        set_aside(shared_.v[stage], shared_.set_aside[stage_of(asides_)]);
       } else {
         clear(shared_.v[stage], rows);
       }
@@ -87,6 +88,12 @@ class BlockProducer {
       copy(shared_.v[stage], a_.v, a_.v_steps, shared_.full_v[stage], at);
     }
     ++values_;
+    if (online) {
+      const int place = stage_of(asides_);
+      if (lane_ == 0) shared_.set_aside[place].in_part = in_part;
+      arrive(shared_.full_aside[place]);
+      ++asides_;
+    }
   }
 
   __device__ __forceinline__ void copy(Block& to, const CUtensorMap& map, const Steps& steps,
@@ -111,12 +118,12 @@ class BlockProducer {
 
   // The same for a block of which some rows of the tile see less than others: what is not finite
   // becomes 0, and consumers learn from which key on a row sees it.
-  __device__ __forceinline__ void set_aside(int stage) const {
+  __device__ __forceinline__ void set_aside(Block& block,
+                                            typename SharedMemory<P>::SetAside& aside) const {
     constexpr bool kHalf = std::is_same_v<typename P::Element, __half>;
     constexpr std::uint32_t kInfinity = kHalf ? 0x7c00 : 0x7f80;
     constexpr std::uint32_t kNegative = 0x8000;
     const auto is_finite = [](std::uint32_t bits) { return (bits & kInfinity) != kInfinity; };
-    auto& aside = shared_.set_aside[stage];
 #pragma unroll 1
     for (int panel = 0; panel < P::kPanels; ++panel) {
       // Two columns a lane.
@@ -125,7 +132,7 @@ class BlockProducer {
       plus[0] = plus[1] = minus[0] = minus[1] = P::kBlockKeys;
 #pragma unroll 4
       for (int row = P::kBlockKeys - 1; row >= 0; --row) {
-        auto& pair = reinterpret_cast<std::uint32_t*>(shared_.v[stage].panel[panel] +
+        auto& pair = reinterpret_cast<std::uint32_t*>(block.panel[panel] +
                                                       row * kPanelRowBytes)[lane_ ^ row % 8 * 4];
         const std::uint32_t both = pair;
         if (is_finite(both) && is_finite(both >> 16)) continue;
@@ -147,6 +154,7 @@ class BlockProducer {
   int keys_ = 0;    // blocks copied so far
   int values_ = 0;  // likewise
   int mended_ = 0;  // uses of raw_v
+  int asides_ = 0;  // uses of set_aside: a block's each, in the second pass
 };
 
 // Copies each group's rows of a tile's queries, and says what the tile is. For one whole warp.

@@ -78,17 +78,18 @@ struct SharedMemory {
     static constexpr int kColumns = P::kCausal ? P::kPanels * kPanelColumns : 1;
     std::uint8_t plus[kColumns];
     std::uint8_t minus[kColumns];
-    int in_part;  // 0: all rows see the block, and it is as it was
+    int in_part;  // 0: all rows see the block, and nothing was taken out
   };
   static_assert(P::kBlockKeys <= 255);
   SetAside set_aside[P::kStages];
+  // Of set_aside: each lane of the producer arrives at the first, each consumer at the second.
+  Barrier full_aside[P::kStages], empty_aside[P::kStages];
 };
 
 // Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
-  kFirstTurn = 1,     // and one more: a group's turn to issue its products
-  kPassDone = 3,      // all tiles are through, and SharedMemory::redo is complete
-  kSetAsideRead = 4,  // and one more: a group has read SharedMemory::set_aside
+  kFirstTurn = 1,  // and one more: a group's turn to issue its products
+  kPassDone = 3,   // all tiles are through, and SharedMemory::redo is complete
 };
 
 }  // namespace batten::impl::native::sm90
