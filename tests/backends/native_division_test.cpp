@@ -55,7 +55,7 @@ const Call kCalls[] = {{.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads
 
 // Goes through all shares as CTAs do: calls use(share, tile, first block, end block).
 template <class Use>
-void go_through(const sm90::Division& d, const Use& use) {
+void go_through(const Division& d, const Use& use) {
   for (int share = 0; share < d.all_shares(); ++share) {
     int unit = d.begin(share);
     const int end = d.begin(share + 1);
@@ -71,7 +71,7 @@ void go_through(const sm90::Division& d, const Use& use) {
 TEST(NativeDivision, EveryBlockIsInOnePartAndPartsAreInOrder) {
   for (const Call& c : kCalls) {
     for (const int multiprocessors : {1, 7, 132}) {
-      const sm90::Division d = choose(c, kDivided, multiprocessors).division;
+      const Division d = choose(c, kDivided, multiprocessors).division;
       ASSERT_TRUE(d.divides());
       std::map<int, std::tuple<int, int, int>> parts;  // tile, first and end block
       go_through(d, [&](int share, int tile, int first, int end) {
@@ -103,12 +103,12 @@ TEST(NativeDivision, EveryBlockIsInOnePartAndPartsAreInOrder) {
 
 TEST(NativeDivision, EveryQueryIsInOneTileWithItsKeyHead) {
   for (const Call& c : kCalls) {
-    sm90::Division d = choose(c, kDivided).division;
+    Division d = choose(c, kDivided).division;
     if (d.whole > 0) continue;
     const int group = c.heads / c.kv_heads;
     std::set<std::tuple<int, int, int>> seen;
     for (int tile = 0; tile < d.tiles; ++tile) {
-      const sm90::TileRows rows = d.rows_of(tile);
+      const TileRows rows = d.rows_of(tile);
       for (int r = 0; r < kTileRows; ++r) {
         const int head = r >> d.box_log2;
         const int query = rows.row + (r & ((1 << d.box_log2) - 1));
@@ -126,7 +126,7 @@ TEST(NativeDivision, WhatIsLeftAfterFullRoundsIsDivided) {
                         {.batch = 16, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
                         {.batch = 3, .q = 1000, .kv = 30000, .heads = 6, .kv_heads = 2}};
   for (const Call& c : calls) {
-    const sm90::Division d = choose(c).division;
+    const Division d = choose(c).division;
     ASSERT_TRUE(d.divides());
     EXPECT_GT(d.whole, 0);
     EXPECT_EQ(d.whole % kMultiprocessors, 0);
@@ -135,7 +135,7 @@ TEST(NativeDivision, WhatIsLeftAfterFullRoundsIsDivided) {
     for (int tile = 0; tile < d.tiles; ++tile) {
       // As schedule.cuh deals whole tiles out: a head's follow each other.
       const int index = d.whole + tile;
-      const sm90::TileRows rows = d.rows_of(tile);
+      const TileRows rows = d.rows_of(tile);
       EXPECT_EQ(rows.sample, index / row_tiles / c.heads);
       EXPECT_EQ(rows.head, index / row_tiles % c.heads);
       EXPECT_EQ(rows.row, index % row_tiles * kTileRows);
@@ -146,7 +146,7 @@ TEST(NativeDivision, WhatIsLeftAfterFullRoundsIsDivided) {
 
 TEST(NativeDivision, SharesDifferByOneBlockAtMost) {
   for (const Call& c : kCalls) {
-    const sm90::Division d = choose(c, kDivided).division;
+    const Division d = choose(c, kDivided).division;
     int least = d.units.value(), most = 0;
     for (int share = 0; share < d.all_shares(); ++share) {
       const int units = d.begin(share + 1) - d.begin(share);
@@ -161,7 +161,7 @@ TEST(NativeDivision, SharesDifferByOneBlockAtMost) {
 
 TEST(NativeDivision, HeadsShareATileWhereRowsAreFew) {
   const auto box = [](std::int64_t q, int heads, int kv_heads) {
-    const sm90::Division d =
+    const Division d =
         choose({.q = q, .kv = 4096, .heads = heads, .kv_heads = kv_heads}, kDivided).division;
     return std::pair{d.box_log2, d.heads_of_tile};
   };
@@ -186,7 +186,7 @@ TEST(NativeDivision, FewTilesAreDividedAndFullRoundsAreNot) {
 
 TEST(NativeDivision, TilesThatShareKeysBeyondTheCacheAreNotTakenApart) {
   // 37 tiles a head: after full rounds the tiles of the last heads are left.
-  const sm90::Division d = choose({.q = 4680, .kv = 32760, .heads = 12, .kv_heads = 12}).division;
+  const Division d = choose({.q = 4680, .kv = 32760, .heads = 12, .kv_heads = 12}).division;
   EXPECT_EQ(d.whole, 3 * kMultiprocessors);
   // Two tiles a head begin in the same place of their shares.
   EXPECT_EQ(choose({.q = 256, .kv = 32760, .heads = 40, .kv_heads = 40}).division.periods, 1);
@@ -252,7 +252,7 @@ TEST(NativeDivision, ASmallWorkspaceLeavesTilesWhole) {
 TEST(NativeDivision, ScratchStaysBelowTheDefaultCapUnlessForced) {
   const Call c{.batch = 40, .q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12, .head_dim = 256};
   EXPECT_FALSE(choose(c).division.divides());
-  const sm90::Division d = choose(c, kDivided).division;
+  const Division d = choose(c, kDivided).division;
   EXPECT_EQ(part_output_bytes(d, 256), std::size_t(d.parts()) * 128 * 256 * 4);
   EXPECT_EQ(part_lse_bytes(d), std::size_t(d.parts()) * 128 * 4);
 }

@@ -8,7 +8,7 @@
 
 #if BATTEN_WITH_NATIVE
 #include "backends/native/native.hpp"
-#include "backends/native/sm90/arguments.hpp"
+#include "backends/native/shared/arguments.hpp"
 #include "fakes/fake_device.hpp"
 #endif
 
@@ -166,7 +166,7 @@ TEST(NativeRules, SectionsHoldWholeHeads) {
 
 TEST(NativeDivisor, DividesAsDivisionDoes) {
   for (std::uint32_t d = 1; d < 3000; d += d < 300 ? 1 : 37) {
-    const sm90::Divisor divisor(d);
+    const Divisor divisor(d);
     for (const std::int64_t n :
          {std::int64_t{0}, std::int64_t{1}, std::int64_t{d} - 1, std::int64_t{d},
           std::int64_t{d} * 7919, std::int64_t{d} * 7919 - 1, (std::int64_t{1} << 31) - 1,

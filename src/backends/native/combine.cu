@@ -79,12 +79,12 @@ __device__ void wait_for_parts() {
 template <class Out, int at_a_time>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     combine_rows(const __grid_constant__ CombineCall c) {
-  const sm90::Division& d = c.division;
+  const Division& d = c.division;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int tile = row >> kTileRowsLog2;
   const int r = row & (kTileRows - 1);
-  const sm90::TileRows rows = d.rows_of(tile);
+  const TileRows rows = d.rows_of(tile);
   const int head = r >> d.box_log2;
   const int query = rows.row + (r & ((1 << d.box_log2) - 1));
   if (head >= rows.heads || query >= d.rows) return;
@@ -134,13 +134,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 template <class Out>
-const void* kernel_for(const sm90::Division& d) {
+const void* kernel_for(const Division& d) {
   const bool few_parts = d.parts() <= 4 * d.tiles;
   return few_parts ? reinterpret_cast<const void*>(&combine_rows<Out, 4>)
                    : reinterpret_cast<const void*>(&combine_rows<Out, 8>);
 }
 
-const void* kernel_of(const sm90::Division& division, DType dtype) {
+const void* kernel_of(const Division& division, DType dtype) {
   switch (dtype) {
     case DType::f16:
       return kernel_for<__half>(division);
@@ -153,7 +153,7 @@ const void* kernel_of(const sm90::Division& division, DType dtype) {
 
 }  // namespace
 
-void load_combine(const sm90::Division& division, DType dtype) {
+void load_combine(const Division& division, DType dtype) {
   cudaFuncAttributes attributes;
   check_cuda(cudaFuncGetAttributes(&attributes, kernel_of(division, dtype)),
              "native: loading the combine kernel");

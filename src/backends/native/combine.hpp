@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backends/native/sm90/division.hpp"
+#include "backends/native/shared/division.hpp"
 #include "core/device.hpp"
 #include "problem/problem.hpp"
 
@@ -12,7 +12,7 @@ namespace batten::impl::native {
 // What combine() reads and writes. Part p has kTileRows rows of fp32 outputs, [p, kTileRows,
 // head_dim], and the logarithms of their sums, [p, kTileRows].
 struct CombineCall {
-  sm90::Division division;
+  Division division;
   const float* parts = nullptr;
   const float* part_lse = nullptr;
   int head_dim = 0;
@@ -26,7 +26,7 @@ struct CombineCall {
 
 // Loads the kernel that combine() will launch for outputs of `dtype`: the first launch may be in a
 // capture. Error{Device}.
-void load_combine(const sm90::Division& division, DType dtype);
+void load_combine(const Division& division, DType dtype);
 
 // Queues the call: each row's output is the mean of its parts' outputs, weighed by their sums, in
 // the order of keys. Follows the launch before it at once, without waiting for its last CTA to be

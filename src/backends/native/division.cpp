@@ -10,9 +10,6 @@
 namespace batten::impl::native {
 namespace {
 
-using sm90::Division;
-using sm90::Divisor;
-
 // Costs in steps of 128 keys at head dim 128, from measurements on an H200
 // (docs/kernels/sm90.md, "Divided tiles").
 constexpr double kStart = 4.2;  // a CTA's next tile or part, what it writes included

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "backends/native/sm90/division.hpp"
+#include "backends/native/shared/division.hpp"
 #include "problem/problem.hpp"
 
 namespace batten::impl::native {
@@ -21,14 +21,14 @@ struct Load {
 // How a dense call without a mask (without_idle_mask()) is divided, with what follows from it.
 // `keys_of_block`: of a step.
 struct DivisionChoice {
-  sm90::Division division;  // divides(): the call is worth it
+  Division division;  // divides(): the call is worth it
   Load load;
 };
 DivisionChoice choose_division(const Problem& problem, const Shape& shape, const std::string& form,
                                int keys_of_block, int multiprocessors);
 
 // Bytes of scratch for the parts' outputs, and for the logarithms of their sums behind them.
-std::size_t part_output_bytes(const sm90::Division& division, int head_dim);
-std::size_t part_lse_bytes(const sm90::Division& division);
+std::size_t part_output_bytes(const Division& division, int head_dim);
+std::size_t part_lse_bytes(const Division& division);
 
 }  // namespace batten::impl::native

@@ -16,7 +16,7 @@
 #include "backends/native/launch.hpp"
 #include "backends/native/redo_watch.hpp"
 #include "backends/native/rules.hpp"
-#include "backends/native/sm90/arguments.hpp"
+#include "backends/native/shared/arguments.hpp"
 #include "backends/native/sm90/instances.hpp"
 #include "backends/native/sm90/tensor_map.hpp"
 #include "core/cuda_runtime.hpp"
@@ -24,10 +24,6 @@
 
 namespace batten::impl::native {
 namespace {
-
-using sm90::Arguments;
-using sm90::Divisor;
-using sm90::Instance;
 
 constexpr double kLog2E = 1.4426950408889634;
 
@@ -83,7 +79,7 @@ float folded(double scale) {
   return scale_log2 == 0 ? std::numeric_limits<float>::denorm_min() : scale_log2;
 }
 
-sm90::Steps steps_of(const Layout& layout) {
+Steps steps_of(const Layout& layout) {
   return {.sample = layout.batch != 0, .head = layout.head != 0};
 }
 
@@ -209,7 +205,7 @@ class NativePlan final : public Plan {
       a.first_sample = static_cast<std::int32_t>(first);
       std::int64_t position = 0;
       const auto place = [&](Source source, const std::int32_t* numbers, std::int64_t count) {
-        sm90::Array array;
+        Array array;
         if (source == Source::device) array.device = numbers + first;
         if (source == Source::host) {
           array.position = static_cast<std::int32_t>(position);
@@ -351,7 +347,7 @@ class NativePlan final : public Plan {
   int multiprocessors_;
   Instance instance_;
   bool online_;
-  sm90::Division division_;
+  Division division_;
   std::int32_t row_tiles_ = 0;
   int section_heads_ = 1;  // causal
   const Counts counts_;

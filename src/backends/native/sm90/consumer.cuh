@@ -4,6 +4,8 @@
 // leave them in its registers: element 4 i + 2 r + c is row r, column 8 i + c of its own.
 #pragma once
 
+#include "backends/native/shared/elements.cuh"
+#include "backends/native/shared/redone.cuh"
 #include "backends/native/sm90/producer.cuh"
 
 namespace batten::impl::native::sm90 {
@@ -59,15 +61,7 @@ class Consumer {
 
   __device__ __forceinline__ void finish() {
     if (group_ == 0 && thread() == 0 && redone_ > 0 && a_.redone != nullptr) {
-      atomicAdd(a_.redone, redone_);
-      // The host's word is written and never added to: not every bus has atomics. Whoever showed a
-      // count that was old by then shows the new one.
-      unsigned long long shown;
-      do {
-        shown = *static_cast<volatile unsigned long long*>(a_.redone);
-        *a_.redone_on_host = shown;
-        __threadfence_system();
-      } while (*static_cast<volatile unsigned long long*>(a_.redone) != shown);
+      report_redone(a_, redone_);
     }
     // Shared memory must outlive the stores that read it.
     cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>{});

@@ -1,6 +1,7 @@
 // The forward kernel: the roles of a CTA. docs/kernels/sm90.md draws how they work together.
 #pragma once
 
+#include "backends/native/shared/empty_tiles.cuh"
 #include "backends/native/sm90/output.cuh"
 
 namespace batten::impl::native::sm90 {

@@ -1,7 +1,7 @@
 // The list of compiled kernels.
 #pragma once
 
-#include "backends/native/sm90/instance.hpp"
+#include "backends/native/instance.hpp"
 
 namespace batten::impl::native::sm90 {
 

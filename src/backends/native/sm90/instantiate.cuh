@@ -1,8 +1,8 @@
 // Makes an Instance of a policy. For the translation units that hold one kernel each.
 #pragma once
 
+#include "backends/native/instance.hpp"
 #include "backends/native/sm90/forward.cuh"
-#include "backends/native/sm90/instance.hpp"
 
 namespace batten::impl::native::sm90 {
 

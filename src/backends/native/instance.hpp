@@ -3,7 +3,7 @@
 
 #include "problem/problem.hpp"
 
-namespace batten::impl::native::sm90 {
+namespace batten::impl::native {
 
 struct Instance {
   const char* kernel = nullptr;  // for the receipt
@@ -21,4 +21,4 @@ struct Instance {
   const void* function = nullptr;
 };
 
-}  // namespace batten::impl::native::sm90
+}  // namespace batten::impl::native

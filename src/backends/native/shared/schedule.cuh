@@ -2,10 +2,9 @@
 // the same schedule by itself.
 #pragma once
 
-#include "backends/native/sm90/arguments.hpp"
-#include "backends/native/sm90/shared_memory.cuh"
+#include "backends/native/shared/record.cuh"
 
-namespace batten::impl::native::sm90 {
+namespace batten::impl::native {
 
 // A tile's place in the call.
 struct Tile {
@@ -186,4 +185,4 @@ class Schedule {
   int tile_ = 0;
 };
 
-}  // namespace batten::impl::native::sm90
+}  // namespace batten::impl::native

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "backends/native/limits.hpp"
-#include "backends/native/sm90/divisor.hpp"
+#include "backends/native/shared/divisor.hpp"
 
-namespace batten::impl::native::sm90 {
+namespace batten::impl::native {
 
 // What a tile has of its sample: consecutive rows of one query head, or all rows of several heads
 // that share a key head.
@@ -96,4 +96,4 @@ struct Division {
   }
 };
 
-}  // namespace batten::impl::native::sm90
+}  // namespace batten::impl::native

@@ -7,10 +7,10 @@
 #include <cstdint>
 
 #include "backends/native/limits.hpp"
-#include "backends/native/sm90/division.hpp"
+#include "backends/native/shared/division.hpp"
 #include "problem/problem.hpp"
 
-namespace batten::impl::native::sm90 {
+namespace batten::impl::native {
 
 // 0 where all samples (heads) of a tensor lie at one address, else 1: tensor maps know no stride of
 // 0, so such a dimension has one entry and the coordinate is multiplied away.
@@ -75,4 +75,4 @@ struct Arguments {
 };
 static_assert(sizeof(Arguments) <= 4096, "what every driver takes as kernel parameters");
 
-}  // namespace batten::impl::native::sm90
+}  // namespace batten::impl::native

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace batten::impl::native::sm90 {
+namespace batten::impl::native {
 
 // Division by a number that the launch fixes: a multiplication. For dividends below 2^31.
 struct Divisor {
@@ -26,4 +26,4 @@ struct Divisor {
   constexpr int value() const { return static_cast<int>(divisor); }
 };
 
-}  // namespace batten::impl::native::sm90
+}  // namespace batten::impl::native
