@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/cuda_runtime.hpp"
+#include "core/error.hpp"
 #include "dispatch/choice.hpp"
 #include "problem/validate.hpp"
 
@@ -141,6 +142,10 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
   raw_call.stream = stream;
   const ValidatedCall call = validate_call(validated, device, raw_call, Pointers::required);
   const Choice choice = resolve_choice(backend_name.c_str());
+  if (choice.backend == nullptr) {
+    batten::fail(batten::ErrorCode::InvalidArgument,
+                 "{}: has no plan of its own; name the backend that it takes", backend_name);
+  }
   const BackendOptions options{.form = choice.form, .num_threads = 0};
   const auto plan = choice.backend->plan(
       validated.problem, choice.backend->plan_key(validated.problem, call.shape, options), device,

@@ -222,6 +222,27 @@ TEST_F(NativeLazy, ShorterSamplesThatLeaveTheRange) {
                  [](std::int64_t j, std::int64_t) { return 100 * static_cast<float>(j / kBlock); });
 }
 
+// More tiles than multiprocessors, of lengths from 0 on: CTAs take them one by one.
+TEST_F(NativeLazy, ManySamplesOfDifferentLengths) {
+  Random random(seed_of("native/many lengths"));
+  std::vector<std::int32_t> lengths(60);
+  for (std::int32_t& n : lengths) n = static_cast<std::int32_t>(random.below(1001));
+  lengths[7] = 0;
+  lengths[8] = 1000;
+  for (const DType dtype : kDTypes)
+    for (const Mask mask : {Mask::none, Mask::causal})
+      for (const float step : {0.f, 100.f})
+        for (const char* backend : {"native", "native:online"})
+          expect_right(
+              fmt::format("many lengths {}", step),
+              {.dtype = dtype,
+               .mask = mask,
+               .batch = 60,
+               .kv_lengths = lengths,
+               .backend = backend},
+              [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); });
+}
+
 TEST_F(NativeLazy, OnlineThroughoutByItsForm) {
   for (const DType dtype : kDTypes)
     for (const Mask mask : {Mask::none, Mask::causal})

@@ -118,10 +118,15 @@ SoakCase random_case(std::uint64_t seed) {
   c.problem.head_dim = one_of(64, 96, 128, 128, 256);
   c.problem.num_kv_heads = one_of(1, 1, 2, 3);
   c.problem.num_heads = c.problem.num_kv_heads * one_of(1, 1, 2, 4);
-  c.batch = 1 + random.below(4);
+  // Few samples, or more tiles than multiprocessors.
+  c.batch = random.below(4) == 0 ? 20 + random.below(100) : 1 + random.below(4);
   c.q = length();
   c.kv = length();
   constexpr std::int64_t kGap = 8;
+  constexpr std::int64_t kMostPadding = 24;
+  while (c.batch * (c.kv + kGap) * c.problem.num_kv_heads * (c.problem.head_dim + kMostPadding) >
+         kPool / 2)
+    c.kv /= 2;
   while ((c.batch * (c.q + kGap) + kGap) * c.problem.num_heads * c.problem.head_dim > kMostOut)
     c.q /= 2;
   const double usual = 1 / std::sqrt(static_cast<double>(c.problem.head_dim));

@@ -6,6 +6,7 @@
 
 #include "backends/native/combine.hpp"
 #include "backends/native/launch.hpp"
+#include "backends/native/shared/follow.cuh"
 #include "core/cuda_runtime.hpp"
 
 namespace batten::impl::native {
@@ -67,14 +68,6 @@ class Weights {
   float sum_;
 };
 
-// Everything before it on the stream is complete. What comes after may be launched meanwhile.
-__device__ void wait_for_parts() {
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-#endif
-}
-
 // Loads `at_a_time` parts at once.
 template <class Out, int at_a_time>
 __global__ void __launch_bounds__(kThreads, kBlocks)
@@ -106,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
   };
 
-  wait_for_parts();
+  wait_for_launch_before();
   load(4 * lane, 0);
   Weights weights(c.part_lse + first_row, parts);
 #pragma unroll 1

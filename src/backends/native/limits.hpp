@@ -10,6 +10,9 @@ inline constexpr int kTileRows = 1 << kTileRowsLog2;
 // with the entry that closes offsets.
 inline constexpr int kHostNumbers = 2 * (128 + 1);
 
+// Samples of different lengths that one launch puts in order.
+inline constexpr int kMostOrdered = 1024;
+
 // Tiles of a CTA that the list of those to be computed again tells apart.
 inline constexpr int kRedoBits = 512;
 

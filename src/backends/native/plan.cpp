@@ -14,6 +14,7 @@
 #include "backends/native/combine.hpp"
 #include "backends/native/division.hpp"
 #include "backends/native/launch.hpp"
+#include "backends/native/order.hpp"
 #include "backends/native/redo_watch.hpp"
 #include "backends/native/rules.hpp"
 #include "backends/native/shared/arguments.hpp"
@@ -152,13 +153,12 @@ class NativePlan final : public Plan {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
     row_tiles_ = static_cast<std::int32_t>((shape.max_q + instance_.rows - 1) / instance_.rows);
+    samples_of_launch_ = static_cast<int>(
+        std::clamp<std::int64_t>(samples_of_launch(problem, shape, multiprocessors_), 1,
+                                 std::max<std::int64_t>(shape.batch, 1)));
     if (instance_.causal && shape.batch * row_tiles_ > 0) {
-      const auto samples = static_cast<int>(
-          std::min(shape.batch, samples_of_launch(problem, shape, multiprocessors_)));
-      const std::int64_t head_bytes = 2 * shape.max_kv * problem.head_dim *
-                                      static_cast<std::int64_t>(size_of(problem.dtype)) *
-                                      problem.num_kv_heads / problem.num_heads;
-      const int heads = samples * problem.num_heads;
+      const std::int64_t head_bytes = shape.max_kv * key_bytes_of_head();
+      const int heads = samples_of_launch_ * problem.num_heads;
       section_heads_ = section_heads(row_tiles_, heads,
                                      std::min(heads * row_tiles_, multiprocessors_), head_bytes);
     }
@@ -171,6 +171,11 @@ class NativePlan final : public Plan {
     info_.kernel = instance_.kernel;
     info_.kernel += online_ ? ", online softmax" : ", lazy softmax";
     info_.tile = instance_.tile;
+    if (takes_tiles(problem, shape, multiprocessors_)) {
+      cached_keys_ = static_cast<std::int32_t>(kCachedBytes / key_bytes_of_head());
+      load_order();
+      info_.workspace_size = deal_bytes(samples_of_launch_, multiprocessors_);
+    }
     if (division_.divides()) {
       info_.kernel += ", divided tiles";
       load_combine(division_, out_dtype());
@@ -199,9 +204,8 @@ class NativePlan final : public Plan {
       run_divided(a, call.stream, workspace);
       return;
     }
-    const std::int64_t step = samples_of_launch(problem_, shape, multiprocessors_);
-    for (std::int64_t first = 0; first < shape.batch; first += step) {
-      const std::int64_t samples = std::min(step, shape.batch - first);
+    for (std::int64_t first = 0; first < shape.batch; first += samples_of_launch_) {
+      const std::int64_t samples = std::min<std::int64_t>(samples_of_launch_, shape.batch - first);
       a.first_sample = static_cast<std::int32_t>(first);
       std::int64_t position = 0;
       const auto place = [&](Source source, const std::int32_t* numbers, std::int64_t count) {
@@ -218,6 +222,10 @@ class NativePlan final : public Plan {
       a.kv_lengths = place(shape.kv_lengths, call.kv_lengths, samples);
       a.offsets_q = place(shape.offsets_q, call.offsets_q, samples + 1);
       a.offsets_kv = place(shape.offsets_kv, call.offsets_kv, samples + 1);
+      if (cached_keys_ > 0) {
+        a.deal = deal_in(workspace, static_cast<int>(samples), cached_keys_);
+        order_samples(a, instance_.rows, call.stream);
+      }
       launch_samples(a, static_cast<int>(samples), call.stream);
     }
   }
@@ -227,6 +235,13 @@ class NativePlan final : public Plan {
  private:
   DType out_dtype() const {
     return problem_.out_dtype == DType::none ? problem_.dtype : problem_.out_dtype;
+  }
+
+  // Of a key and its value, shared among the query heads that use them; at least 1.
+  std::int64_t key_bytes_of_head() const {
+    const std::int64_t bytes =
+        2 * problem_.head_dim * static_cast<std::int64_t>(size_of(problem_.dtype));
+    return std::max<std::int64_t>(bytes * problem_.num_kv_heads / problem_.num_heads, 1);
   }
 
   // All of a launch but the samples that it computes.
@@ -336,7 +351,7 @@ class NativePlan final : public Plan {
   // `rounds`: tiles or parts of a CTA, at most.
   void launch(Arguments& a, int ctas, int rounds, Stream stream) const {
     a.redo_shift = 0;
-    while (rounds >> a.redo_shift >= kRedoBits) ++a.redo_shift;
+    while (a.deal.samples == nullptr && (rounds - 1) >> a.redo_shift >= kRedoBits) ++a.redo_shift;
     native::launch(
         instance_.function,
         {.ctas = ctas, .threads = instance_.threads, .shared_bytes = instance_.shared_bytes}, &a,
@@ -349,7 +364,9 @@ class NativePlan final : public Plan {
   bool online_;
   Division division_;
   std::int32_t row_tiles_ = 0;
-  int section_heads_ = 1;  // causal
+  int samples_of_launch_ = 1;
+  int section_heads_ = 1;         // causal
+  std::int32_t cached_keys_ = 0;  // Deal's; 0: tiles are dealt out in rounds
   const Counts counts_;
   mutable RedoWatch watch_;
   mutable MapCache maps_;

@@ -27,6 +27,10 @@ std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 
 
 int narrow(const Problem& problem) { return problem.head_dim <= 128 ? kNarrow : kNarrowest; }
 
+bool may_differ_in_length(const Shape& shape) {
+  return shape.packed || shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
+}
+
 bool has_wide(const Problem& problem) {
   return problem.head_dim == 128 && problem.mask == Mask::none;
 }
@@ -109,7 +113,15 @@ std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int c
   if (arrays > 0) samples = std::min(samples, kHostNumbers / arrays - 1);
   const std::int64_t tiles = rounded_up(shape.max_q, kTileRows) / kTileRows * problem.num_heads;
   if (tiles > 0) samples = std::min(samples, std::int64_t{kRedoBits} * ctas / tiles);
+  if (may_differ_in_length(shape)) samples = std::min<std::int64_t>(samples, kMostOrdered);
   return std::max<std::int64_t>(samples, 1);
+}
+
+bool takes_tiles(const Problem& problem, const Shape& shape, int ctas) {
+  const std::int64_t samples = std::min(shape.batch, samples_of_launch(problem, shape, ctas));
+  const std::int64_t tiles =
+      samples * problem.num_heads * (rounded_up(shape.max_q, kTileRows) / kTileRows);
+  return may_differ_in_length(shape) && tiles > ctas && tiles <= std::int64_t{kRedoBits} * ctas;
 }
 
 std::vector<std::string> forms() {
@@ -181,8 +193,7 @@ double balance(int row_tiles, int heads, int ctas, int section) {
 
 int section_heads(int row_tiles, int heads, int ctas, std::int64_t head_bytes) {
   // What the L2 cache holds; but when it holds few heads, those that eight CTAs at a time share.
-  constexpr std::int64_t kCacheBytes = std::int64_t{24} << 20;
-  const auto fitting = kCacheBytes / std::max<std::int64_t>(head_bytes, 1);
+  const auto fitting = kCachedBytes / std::max<std::int64_t>(head_bytes, 1);
   const auto most =
       static_cast<int>(std::clamp<std::int64_t>(fitting, std::clamp(ctas / 8, 1, heads), heads));
   constexpr int kCandidates = 16;

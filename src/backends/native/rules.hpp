@@ -40,6 +40,13 @@ int block_keys(const Problem& problem, const Shape& shape, const std::string& fo
 // own in that list, so that no sample is computed differently because of another.
 std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int ctas);
 
+// Whether CTAs of a launch take tiles one by one: samples may differ in length, and a CTA has more
+// than one tile.
+bool takes_tiles(const Problem& problem, const Shape& shape, int ctas);
+
+// Bytes of L2 cache that a launch counts on for keys and values.
+inline constexpr std::int64_t kCachedBytes = std::int64_t{24} << 20;
+
 // The order in which tiles are dealt out under a causal mask: by sections of so many heads, few
 // enough that their keys and values (`head_bytes` for each of the heads) stay in the L2 cache, and
 // such that all CTAs get about as much to do.

@@ -26,6 +26,29 @@ struct Array {
   std::int32_t position = -1;
 };
 
+// A sample of a launch whose tiles are dealt out one by one (order.cu).
+struct alignas(16) OrderedSample {
+  std::int32_t first_tile = 0;  // counted through all samples
+  std::int32_t sample = 0;      // of the call
+  std::int32_t queries = 0;
+  std::int32_t keys = 0;
+  std::int32_t first_row = 0;  // where its queries begin in their tensor
+  std::int32_t first_key = 0;
+  std::int32_t row_tiles = 1;      // of one head
+  std::int32_t section_heads = 1;  // causal: heads whose tiles are mixed
+};
+
+// Where samples differ in length, a CTA takes the next tile when it needs one. All in the
+// workspace; null where tiles are dealt out in rounds.
+struct Deal {
+  // In the order in which their tiles are taken, the longest first; one more closes the list.
+  OrderedSample* samples = nullptr;
+  std::uint32_t* next = nullptr;  // the tile that nobody has taken
+  std::int32_t* taken = nullptr;  // by each CTA, kRedoBits of them: its tiles in their order
+  std::int32_t count = 0;         // of samples
+  std::int32_t cached_keys = 0;   // causal: of one head, with their values in the L2 cache
+};
+
 struct Arguments {
   CUtensorMap q, k, v, out;
 
@@ -57,6 +80,8 @@ struct Arguments {
   Divisor per_section;       // row_tiles * section_heads
   Divisor heads_of_section;  // section_heads
   Divisor heads_of_last;     // of the last section
+
+  Deal deal;
 
   // Tiles that are divided: `output` and `lse` are the workspace then, each part a sample of one
   // head and kTileRows rows.

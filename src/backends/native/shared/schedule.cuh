@@ -58,9 +58,8 @@ __device__ __forceinline__ int visible_keys(const Arguments& a, const Extent& e,
   return min(max(row + 1 + shift, 0), e.keys);
 }
 
-template <class P>
-__device__ __forceinline__ Extent extent_of(const Arguments& a, const Tile& tile) {
-  const int local = tile.sample - a.first_sample;
+// Of all tiles of a launch's sample: all but their blocks.
+__device__ __forceinline__ Extent sample_extent(const Arguments& a, int local) {
   Extent e;
   e.queries = a.max_q;
   e.keys = a.max_kv;
@@ -70,10 +69,22 @@ __device__ __forceinline__ Extent extent_of(const Arguments& a, const Tile& tile
   }
   e.queries = length_of(a, a.q_lengths, local, e.queries);
   e.keys = length_of(a, a.kv_lengths, local, e.keys);
+  return e;
+}
+
+// Key blocks of the tile that begins with `row`.
+template <class P>
+__device__ __forceinline__ int blocks_of(const Arguments& a, const Extent& e, int row) {
   // The last row of the tile sees the most.
-  const int last = min(tile.row + P::kTileRows, e.queries) - 1;
-  const int seen = last < tile.row ? 0 : visible_keys<P>(a, e, last);
-  e.blocks = (seen + P::kBlockKeys - 1) / P::kBlockKeys;
+  const int last = min(row + P::kTileRows, e.queries) - 1;
+  const int seen = last < row ? 0 : visible_keys<P>(a, e, last);
+  return (seen + P::kBlockKeys - 1) / P::kBlockKeys;
+}
+
+template <class P>
+__device__ __forceinline__ Extent extent_of(const Arguments& a, const Tile& tile) {
+  Extent e = sample_extent(a, tile.sample - a.first_sample);
+  e.blocks = blocks_of<P>(a, e, tile.row);
   return e;
 }
 

@@ -151,13 +151,7 @@ class Consumer {
   // turn at shared memory does not hold up an arrival that comes after it. Others: when the last
   // product that reads them is done.
   __device__ __forceinline__ void release_queries() {
-    Barrier& empty = shared_.empty_q[query_stage_][group_];
-    if constexpr (P::kQueriesInRegisters) {
-      __syncwarp();
-      if (lane() == 0) arrive(empty);
-    } else {
-      release(empty);
-    }
+    arrive(shared_.empty_q[query_stage_][group_]);
   }
   __device__ __forceinline__ void first_scores_are_issued() {
     if constexpr (P::kQueriesInRegisters) release_queries();

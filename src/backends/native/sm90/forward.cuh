@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/native/shared/empty_tiles.cuh"
+#include "backends/native/shared/follow.cuh"
 #include "backends/native/sm90/output.cuh"
 
 namespace batten::impl::native::sm90 {
@@ -13,7 +14,7 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
     for (int i = 0; i < P::kQueryStages; ++i) {
       for (int group = 0; group < P::kGroups; ++group) {
         cuda::ptx::mbarrier_init(&shared.full_q[i][group], 1);
-        cuda::ptx::mbarrier_init(&shared.empty_q[i][group], P::kQueryArrivals);
+        cuda::ptx::mbarrier_init(&shared.empty_q[i][group], 128);
       }
     }
     for (int i = 0; i < P::kStages; ++i) {
@@ -25,20 +26,23 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
       cuda::ptx::mbarrier_init(&shared.full_aside[i], 32);
       cuda::ptx::mbarrier_init(&shared.empty_aside[i], P::kGroups * 128);
     }
+    for (int i = 0; i < kDealStages; ++i) {
+      cuda::ptx::mbarrier_init(&shared.full_dealt[i], 1);
+      cuda::ptx::mbarrier_init(&shared.empty_dealt[i], 2 * 32);
+    }
     cuda::ptx::mbarrier_init(&shared.raw_v, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
   if (threadIdx.x < kRedoWords) shared.redo[threadIdx.x] = a.online != 0 ? ~0u : 0u;
   // Up to here the launch before may still be under way, and from here on the next one may begin.
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+  wait_for_launch_before();
   __syncthreads();
 }
 
 // For all who take part in tiles: SharedMemory::redo is complete after this. True: it is empty.
 template <class P>
 __device__ __forceinline__ bool all_done(const SharedMemory<P>& shared) {
-  named_barrier_sync(kPassDone, P::kGroups * 128 + 2 * 32);
+  named_barrier_sync(kPassDone, P::kGroups * 128 + 3 * 32);
   return __all_sync(~0u, shared.redo[threadIdx.x % kRedoWords] == 0);
 }
 
@@ -70,6 +74,7 @@ __global__ void __launch_bounds__(P::kThreads, 1) forward(const __grid_constant_
     if (warp == 0) produce<P, BlockProducer<P>>(shared, a);
     if (warp == 1) produce<P, QueryProducer<P>>(shared, a);
     if (warp == 2) write_empty_tiles<P>(a);
+    if (warp == 3) produce<P, Dealer<P>>(shared, a);
   } else {
     take_registers<P::kConsumerRegisters>();
     consume(shared, a, warpgroup - 1);

@@ -33,9 +33,6 @@ struct Policy {
   static constexpr int kQueryStages = head_dim * (block_keys + 64) <= 128 * (128 + 64) ? 2 : 1;
   // Whether a tile's queries move to registers when it begins. Head dim 256 would need 64 of them.
   static constexpr bool kQueriesInRegisters = head_dim <= 128;
-  // Arrivals by which a group says that it needs its queries in shared memory no more: of its
-  // warps, or of one thread.
-  static constexpr int kQueryArrivals = kQueriesInRegisters ? kGroupRows / kWarpRows : 1;
   static constexpr int kThreads = 128 * (1 + kGroups);
 
   static constexpr int kPanels = (head_dim + kPanelColumns - 1) / kPanelColumns;

@@ -4,8 +4,7 @@
 
 #include <limits>
 
-#include "backends/native/shared/schedule.cuh"
-#include "backends/native/sm90/shared_memory.cuh"
+#include "backends/native/sm90/dealer.cuh"
 
 namespace batten::impl::native::sm90 {
 
@@ -23,10 +22,10 @@ class BlockProducer {
       : shared_(shared), a_(a), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run(const std::uint32_t* redo) {
-    Schedule<P> schedule(redo);
+    Pieces<P> pieces(shared_, a_, redo, dealt_);
     Piece piece;
     Source behind;  // the block whose values are still to come
-    while (schedule.next(a_, piece)) {
+    while (pieces.next(piece)) {
       const Tile& tile = piece.tile;
       const Extent& extent = piece.extent;
       Source here{a_.group.quotient(tile.head), extent.first_key, a_.packed != 0 ? 0 : tile.sample,
@@ -156,6 +155,7 @@ class BlockProducer {
   int values_ = 0;  // likewise
   int mended_ = 0;  // uses of raw_v
   int asides_ = 0;  // uses of set_aside: a block's each, in the second pass
+  int dealt_ = 0;   // pieces that the dealer had
 };
 
 // Copies each group's rows of a tile's queries, and says what the tile is. For one whole warp.
@@ -166,9 +166,9 @@ class QueryProducer {
       : shared_(shared), a_(a) {}
 
   __device__ __forceinline__ void run(const std::uint32_t* redo) {
-    Schedule<P> schedule(redo);
+    Pieces<P> pieces(shared_, a_, redo, dealt_);
     Piece piece;
-    while (schedule.next(a_, piece)) {
+    while (pieces.next(piece)) {
       const Extent& extent = piece.extent;
       if (extent.blocks == 0) continue;
       const Place place = place_of(a_, piece.tile, extent);
@@ -180,13 +180,13 @@ class QueryProducer {
                   kTileRows,
                   extent.keys,
                   0,
-                  schedule.round()},
+                  pieces.round()},
                  place);
         continue;
       }
       const int shift = a_.bottom_right != 0 ? extent.keys - extent.queries : 0;
       hand_out({place, extent.blocks, extent.first_row + extent.queries, extent.keys,
-                shift - extent.first_row, schedule.round()},
+                shift - extent.first_row, pieces.round()},
                place);
     }
     hand_out({}, {});
@@ -252,6 +252,7 @@ class QueryProducer {
   SharedMemory<P>& shared_;
   const Arguments& a_;
   int tiles_ = 0;
+  int dealt_ = 0;  // pieces that the dealer had
 };
 
 }  // namespace batten::impl::native::sm90

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backends/native/limits.hpp"
+#include "backends/native/shared/deal.cuh"
 #include "backends/native/shared/record.cuh"
 #include "backends/native/sm90/policy.cuh"
 
@@ -11,6 +12,9 @@ namespace batten::impl::native::sm90 {
 
 // Words of SharedMemory::redo.
 inline constexpr int kRedoWords = kRedoBits / 32;
+
+// Pieces that the dealer is ahead of those who copy.
+inline constexpr int kDealStages = 2;
 
 template <class P>
 struct SharedMemory {
@@ -38,6 +42,10 @@ struct SharedMemory {
   Barrier raw_v;  // values that the producer mends before anyone else reads them
 
   TileRecord tile[P::kQueryStages][P::kGroups];
+
+  // What the dealer has for the two that copy; they have read it.
+  Dealt dealt[kDealStages];
+  Barrier full_dealt[kDealStages], empty_dealt[kDealStages];
 
   // Tiles to be computed again, a bit for each of this CTA's (or for 2^redo_shift of them).
   std::uint32_t redo[kRedoWords];
