@@ -50,7 +50,8 @@ class NativePacked : public testing::TestWithParam<std::tuple<DType, Mask, int>>
     fill(k_, kKvHeads);
     fill(v_, kKvHeads);
     out_.emplace(kGpu, dtype, contiguous_layout({offsets_.back(), kHeads, dim}));
-    on_device_.emplace(kGpu, i32, contiguous_layout({static_cast<std::int64_t>(offsets_.size())}));
+    on_device_.emplace(kGpu, DType::i32,
+                       contiguous_layout({static_cast<std::int64_t>(offsets_.size())}));
     on_device_->upload(offsets_);
   }
 
