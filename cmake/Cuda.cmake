@@ -63,7 +63,8 @@ endif()
 
 # batten_cuda_sources(source...): gives the CUDA sources of the current folder their architectures.
 #   .../sm90/...  sm_90a machine code only: its instructions exist nowhere else
-#   .../sm80/...  sm_80 machine code and PTX, which newer cards compile when they load it
+#   .../sm80/...  sm_80 machine code and PTX, which newer cards compile when they load it; of batten's
+#                 own kernels machine code for sm_90 and sm_120, too
 #   elsewhere     sm_80 with PTX, and sm_90
 # BATTEN_CUDA_ARCHS may leave out one of the two.
 function(batten_cuda_sources)
@@ -75,6 +76,8 @@ function(batten_cuda_sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
     if(source MATCHES "/sm90/")
       set(gencode ${sm90a})
+    elseif(source MATCHES "/native/sm80/")
+      set(gencode "-gencode=arch=compute_80,code=[sm_80,sm_90,sm_120,compute_80]")
     elseif(source MATCHES "/sm80/")
       set(gencode ${sm80})
     else()
@@ -87,12 +90,15 @@ function(batten_cuda_sources)
       endif()
     endif()
     set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS ${gencode})
-    if(NOT source MATCHES "/backends/single/")
+    if(source MATCHES "/native/sm80/")
+      # Three machine codes and PTX of each kernel: line tables would make the library twice as large.
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS -compress-mode=size)
+    elseif(NOT source MATCHES "/backends/single/")
       # Line tables cost nothing at run time and make profiles of our kernels readable. Those of
       # FlashInfer's templates would double the library.
       set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS -lineinfo)
     endif()
-    if(source MATCHES "/native/sm90/")
+    if(source MATCHES "/native/sm[89]0/")
       # Registers and spills, for the script.
       set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS "-Xptxas=-v")
     endif()

@@ -5,7 +5,7 @@
 
 runs the command and reads what it prints. In batten's own kernels it fails the compilation when
 ptxas serialised WGMMA instructions (remarks C7510 to C7519: the kernel is right, and half as fast).
-For sources in a folder native/sm90 it also fails when a kernel spills registers; those are compiled
+For sources in a folder native/sm80 or native/sm90 it also fails when a kernel spills registers; those are compiled
 with -Xptxas=-v, and the report is left beside the object as NAME.o.ptxas. Kernels of other
 projects' templates (backends/single) are theirs to judge.
 """
@@ -51,7 +51,7 @@ def faults(source, text):
         if SERIALISED.search(line):
             found.append(f"WGMMA serialised: {line.strip()}")
         spills = SPILLS.search(line)
-        if spills and "/native/sm90/" in source and (int(spills[1]) or int(spills[2])):
+        if spills and re.search("/native/sm[89]0/", source) and (int(spills[1]) or int(spills[2])):
             found.append(f"{kernel} spills registers: {line.strip()}")
     return found
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/native_family.hpp"
 #include "conformance/conformance.hpp"
 #include "conformance/device_tensor.hpp"
 #include "conformance/gpu_test.hpp"
@@ -133,7 +134,7 @@ TEST_F(NativeLazy, LogitsThatGrowFromBlockToBlock) {
   for (const DType dtype : kDTypes)
     for (const float step : {0.1f, 1.5f, 5.f, 10.f, 11.f, 12.f, 30.f, 80.f, 88.f, 95.f, 300.f,
                              4000.f, -5.f, -60.f, -300.f})
-      for (const int dim : {64, 96, 128, 256})
+      for (const int dim : native_head_dims())
         expect_right(
             fmt::format("grow {} d{}", step, dim), {.dtype = dtype, .head_dim = dim},
             [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / kBlock); });
@@ -255,7 +256,7 @@ TEST_F(NativeLazy, OnlineThroughoutByItsForm) {
 
 TEST_F(NativeLazy, WidthsByTheirForms) {
   for (const DType dtype : kDTypes)
-    for (const char* form : {"native:128x128", "native:128x144"})
+    for (const char* form : {native_width("native:128x128"), native_width("native:128x144")})
       for (const std::int64_t kv : {1, 127, 128, 129, 143, 144, 145, 257, 288, 300, 1000})
         for (const float step : {0.f, 200.f})
           expect_right(
@@ -285,7 +286,7 @@ TEST_F(NativeLazy, DividedTiles) {
   };
   for (Scene s : scenes) {
     s.backend = "native:divided";
-    for (const int dim : {64, 96, 128, 256}) {
+    for (const int dim : native_head_dims()) {
       s.head_dim = dim;
       s.dtype = dim == 96 ? f16 : bf16;
       expect_right(fmt::format("divided {}x{}x{} d{}", s.batch, s.q, s.kv, dim), s,
@@ -318,10 +319,15 @@ TEST_F(NativeLazy, PartsWithoutAWeight) {
 TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
   const Scene scenes[] = {
       {.q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
-      {.q = 5000, .kv = 640, .heads = 12, .kv_heads = 4, .backend = "native:128x144"},
+      {.q = 5000, .kv = 640, .heads = 12, .kv_heads = 4, .backend = native_width("native:128x144")},
       {.q = 5000, .kv = 257, .heads = 12, .kv_heads = 12},
       {.dtype = f16, .batch = 2, .q = 2500, .kv = 1024, .heads = 16, .kv_heads = 4},
-      {.batch = 2, .q = 2500, .kv = 1024, .heads = 16, .kv_heads = 4, .backend = "native:128x144"},
+      {.batch = 2,
+       .q = 2500,
+       .kv = 1024,
+       .heads = 16,
+       .kv_heads = 4,
+       .backend = native_width("native:128x144")},
       {.batch = 2, .q = 5000, .kv = 100, .heads = 12, .kv_heads = 12},
       {.mask = Mask::causal, .batch = 8, .q = 700, .kv = 700, .heads = 16, .kv_heads = 16},
       {.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4, .backend = "native:divided"},
@@ -330,8 +336,11 @@ TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
       {.head_dim = 64, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
       {.head_dim = 96, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
       {.head_dim = 256, .q = 3000, .kv = 320, .heads = 8, .kv_heads = 4},
+      {.head_dim = 80, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
+      {.head_dim = 192, .q = 3000, .kv = 320, .heads = 8, .kv_heads = 4},
   };
   for (const Scene& s : scenes) {
+    if (std::ranges::find(native_head_dims(), s.head_dim) == native_head_dims().end()) continue;
     Random random(seed_of("native/short tiles"));
     const auto upload = [&](std::int64_t rows, int heads) {
       DeviceTensor tensor(kGpu, s.dtype, contiguous_layout({s.batch, rows, heads, s.head_dim}));

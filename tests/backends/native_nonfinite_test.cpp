@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/native_family.hpp"
 #include "conformance/conformance.hpp"
 #include "conformance/device_tensor.hpp"
 #include "conformance/gpu_test.hpp"
@@ -141,7 +142,7 @@ TEST_F(NativeNonFinite, KeysThatNoRowOrFewRowsSee) {
 
 TEST_F(NativeNonFinite, BothInfinitiesInOneColumn) {
   for (const DType dtype : kDTypes)
-    for (const int dim : {64, 96, 128, 256})
+    for (const int dim : native_head_dims())
       for (const char* backend : {"native", "native:online"})
         expect_as_reference("both", {.dtype = dtype, .head_dim = dim, .backend = backend},
                             {{0, 10, 3, kInfinity},

@@ -177,14 +177,18 @@ TEST(NativeDivisor, DividesAsDivisionDoes) {
   }
 }
 
-TEST(NativeBackend, IsForSm90) {
+TEST(NativeBackend, IsForSm80AndNewer) {
   batten::testing::FakeDevices devices;
   const auto backend = make_native();
-  devices->change_properties(0).major = 9;
-  devices->change_properties(0).minor = 0;
-  EXPECT_TRUE(backend->availability(Device::cuda(0)).available);
-  devices->change_properties(0).major = 10;
-  EXPECT_NE(backend->availability(Device::cuda(0)).reason.find("sm100"), std::string::npos);
+  const auto availability = [&](int major, int minor) {
+    devices->change_properties(0).major = major;
+    devices->change_properties(0).minor = minor;
+    return backend->availability(Device::cuda(0));
+  };
+  EXPECT_EQ(availability(9, 0).library, "sm90 kernels");
+  EXPECT_NE(availability(12, 1).library.find("sm80 kernels"), std::string::npos);
+  EXPECT_TRUE(availability(8, 0).available);
+  EXPECT_NE(availability(7, 5).reason.find("sm75"), std::string::npos);
   EXPECT_FALSE(backend->availability(Device::cpu()).available);
   EXPECT_FALSE(backend->availability(Device::cuda(7)).available);
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/native_family.hpp"
 #include "conformance/bounds.hpp"
 #include "conformance/cuda_support.hpp"
 #include "conformance/device_memory.hpp"
@@ -115,7 +116,9 @@ SoakCase random_case(std::uint64_t seed) {
   c.problem.dtype = one_of(bf16, f16);
   c.problem.mask =
       one_of(Mask::none, Mask::none, Mask::causal, Mask::causal, Mask::causal_top_left);
-  c.problem.head_dim = one_of(64, 96, 128, 128, 256);
+  const auto& dims = native_head_dims();
+  c.problem.head_dim =
+      random.below(5) == 0 ? 128 : dims[static_cast<std::size_t>(random.below(std::ssize(dims)))];
   c.problem.num_kv_heads = one_of(1, 1, 2, 3);
   c.problem.num_heads = c.problem.num_kv_heads * one_of(1, 1, 2, 4);
   // Few samples, or more tiles than multiprocessors.

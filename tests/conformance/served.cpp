@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -55,6 +56,24 @@ Served parse_row(const json& row) {
   return served;
 }
 
+// Whether the environment is the one that the row is of.
+bool counts(const json& row) {
+  const auto variable = row.find("variable");
+  if (variable == row.end()) return true;
+  const char* value = std::getenv(variable->at("name").get<std::string>().c_str());
+  return value != nullptr && variable->at("value").get<std::string>() == value;
+}
+
+void add_or_replace(std::vector<Served>& rows, Served served) {
+  const auto same = std::find_if(rows.begin(), rows.end(),
+                                 [&](const Served& row) { return row.name == served.name; });
+  if (same == rows.end()) {
+    rows.push_back(std::move(served));
+  } else {
+    *same = std::move(served);
+  }
+}
+
 }  // namespace
 
 const char* name_of(Grouping grouping) noexcept {
@@ -77,7 +96,9 @@ std::vector<Served> parse_served(std::string_view text) {
   std::vector<Served> rows;
   try {
     const json document = json::parse(text);
-    for (const json& row : document.at("backends")) rows.push_back(parse_row(row));
+    for (const json& row : document.at("backends")) {
+      if (counts(row)) add_or_replace(rows, parse_row(row));
+    }
   } catch (const json::exception& error) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("served.json: {}", error.what()));
   }

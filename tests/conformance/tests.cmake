@@ -39,3 +39,7 @@ if(BATTEN_WITH_CUDA)
     LIBRARIES batten_conformance
     TIMEOUT 900)
 endif()
+if(BATTEN_WITH_NATIVE)
+  batten_test_sm80_family(gpu_conformance_test)
+  batten_test_sm80_family(gpu_behaviour_test)
+endif()

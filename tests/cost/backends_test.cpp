@@ -128,7 +128,9 @@ TEST(Backends, WhatIsNotServedElsewhereIsSaid) {
                        const Shape& shape) {
     return Registry::instance().find(backend)->why_not_on(card, problem, shape, {}).value_or("");
   };
-  EXPECT_NE(why("native", a100, p, s).find("sm80"), std::string::npos);
+  EXPECT_EQ(why("native", a100, p, s), "");
+  const Card t4 = known_card({.name = "Tesla T4", .arch = 75, .multiprocessors = 40});
+  EXPECT_NE(why("native", t4, p, s).find("sm75"), std::string::npos);
   EXPECT_EQ(why("cudnn", a100, p, s), "");
   EXPECT_EQ(why("single", a100, p, s), "");
   EXPECT_NE(why("cpu", h200, p, s), "");

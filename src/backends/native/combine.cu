@@ -155,8 +155,10 @@ void load_combine(const Division& division, DType dtype) {
 void combine(const CombineCall& call, Stream stream) {
   CombineCall parameter = call;
   launch(kernel_of(call.division, call.dtype),
-         {.ctas = call.division.tiles * (kTileRows / kWarps), .threads = kThreads}, &parameter,
-         stream, "native: launching the combine kernel");
+         {.ctas = call.division.tiles * (kTileRows / kWarps),
+          .threads = kThreads,
+          .overlaps = call.on_hopper},
+         &parameter, stream, "native: launching the combine kernel");
 }
 
 }  // namespace batten::impl::native

@@ -22,6 +22,8 @@ struct CombineCall {
   Layout out_layout;
   float* lse = nullptr;  // [B, Sq, Hq], or null
   Layout lse_layout;
+
+  bool on_hopper = false;
 };
 
 // Loads the kernel that combine() will launch for outputs of `dtype`: the first launch may be in a
@@ -29,8 +31,8 @@ struct CombineCall {
 void load_combine(const Division& division, DType dtype);
 
 // Queues the call: each row's output is the mean of its parts' outputs, weighed by their sums, in
-// the order of keys. Follows the launch before it at once, without waiting for its last CTA to be
-// gone. Error{Device} when the launch fails.
+// the order of keys. On Hopper it follows the launch before it at once, without waiting for its
+// last CTA to be gone. Error{Device} when the launch fails.
 void combine(const CombineCall& call, Stream stream);
 
 }  // namespace batten::impl::native

@@ -1,19 +1,21 @@
-// The compiled kernels, each in a translation unit of its own.
+// A compiled kernel of either family.
 #pragma once
+
+#include <string>
 
 #include "problem/problem.hpp"
 
 namespace batten::impl::native {
 
 struct Instance {
-  const char* kernel = nullptr;  // for the receipt
-  const char* tile = nullptr;    // likewise: query rows x keys
+  std::string kernel;  // for the receipt
+  std::string tile;    // likewise: query rows x keys
   DType dtype = DType::none;
   int head_dim = 0;
   bool causal = false;
   int rows = 0;     // query rows of a tile
   int keys = 0;     // keys of a block
-  int columns = 0;  // of a tensor map's box
+  int columns = 0;  // of a tensor map's box; 0: the kernel takes addresses
   int q_box_rows = 0;
   int out_box_rows = 0;
   int threads = 0;

@@ -7,7 +7,6 @@
 namespace batten::impl::native {
 namespace {
 
-// All GPUs that the kernels are for can.
 bool driver_overlaps_launches() {
   static const bool can = device_runtime().driver_version() >= 12030;
   return can;
@@ -26,7 +25,7 @@ void launch(const void* function, const LaunchShape& shape, void* parameter, Str
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &attribute;
-  config.numAttrs = driver_overlaps_launches() ? 1 : 0;
+  config.numAttrs = shape.overlaps && driver_overlaps_launches() ? 1 : 0;
   check_cuda(cudaLaunchKernelExC(&config, function, &parameter), what);
 }
 

@@ -5,6 +5,7 @@
 #include "backends/native/cost.hpp"
 #include "backends/native/plan.hpp"
 #include "backends/native/rules.hpp"
+#include "backends/native/target.hpp"
 
 namespace batten::impl {
 namespace {
@@ -18,24 +19,27 @@ class Native final : public Backend {
   Availability availability(Device device) const override {
     if (auto absent = without_gpu(device, "its kernels")) return *absent;
     const DeviceProperties& properties = device_runtime().properties(device.index);
-    if (properties.arch() != 90) {
+    const auto target = native::target_of(properties);
+    if (!target) {
       return {.available = false,
-              .reason = fmt::format("{} is sm{}; its kernels are for sm90", properties.name,
-                                    properties.arch()),
-              .remedy = "use the cudnn or single backend on this device",
+              .reason =
+                  fmt::format("{} is sm{}; {}", properties.name, properties.arch(),
+                              properties.arch() < 80 ? "its kernels are for sm80 and newer"
+                                                     : "BATTEN_NATIVE_ARCH=sm90 is for sm90 alone"),
+              .remedy = properties.arch() < 80 ? "use another device" : "unset BATTEN_NATIVE_ARCH",
               .library = {}};
     }
-    return {.available = true, .reason = {}, .remedy = {}, .library = {}};
+    return {
+        .available = true, .reason = {}, .remedy = {}, .library = native::kernels_text(*target)};
   }
 
-  std::optional<std::string> why_not(const Problem& problem, Device /*device*/) const override {
-    return native::why_not(problem);
+  std::optional<std::string> why_not(const Problem& problem, Device device) const override {
+    return native::why_not(target(device), problem);
   }
 
-  std::optional<std::string> why_not(const Problem& problem, const Shape& shape, Device /*device*/,
+  std::optional<std::string> why_not(const Problem& problem, const Shape& shape, Device device,
                                      const BackendOptions& options) const override {
-    if (auto reason = native::why_not_form(problem, options.form)) return reason;
-    return native::why_not(problem, shape);
+    return native::why_not(target(device), problem, shape, options.form);
   }
 
   Shape plan_key(const Problem& /*problem*/, const Shape& shape,
@@ -58,6 +62,12 @@ class Native final : public Backend {
   std::shared_ptr<const Plan> plan(const Problem& problem, const Shape& shape, Device device,
                                    const BackendOptions& options) const override {
     return native::make_plan(problem, shape, device, options);
+  }
+
+ private:
+  // Of a device that the backend is available on.
+  static native::Target target(Device device) {
+    return native::target_of(device_runtime().properties(device.index)).value();
   }
 };
 

@@ -20,6 +20,6 @@ void load_order();
 
 // Queues the making of the lists of a.deal, for the samples of `a`. `tile_rows`: of the kernel that
 // will take the tiles. Error{Device} when the launch fails.
-void order_samples(const Arguments& a, int tile_rows, Stream stream);
+void order_samples(const Arguments& a, int tile_rows, bool on_hopper, Stream stream);
 
 }  // namespace batten::impl::native

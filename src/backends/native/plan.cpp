@@ -18,13 +18,19 @@
 #include "backends/native/redo_watch.hpp"
 #include "backends/native/rules.hpp"
 #include "backends/native/shared/arguments.hpp"
+#include "backends/native/sm80/arguments.hpp"
+#include "backends/native/sm80/instances.hpp"
 #include "backends/native/sm90/instances.hpp"
 #include "backends/native/sm90/tensor_map.hpp"
+#include "backends/native/target.hpp"
 #include "core/cuda_runtime.hpp"
 #include "core/error.hpp"
 
 namespace batten::impl::native {
 namespace {
+
+// What the kernels of both families are given: sm90's, the base of it.
+using Arguments = sm80::Arguments;
 
 constexpr double kLog2E = 1.4426950408889634;
 
@@ -135,17 +141,25 @@ class MapCache {
   std::size_t next_ = 0;
 };
 
+Instance instance_of(const Target& target, const Problem& problem, const Shape& shape,
+                     const std::string& form) {
+  if (target.family == Family::sm80) {
+    return sm80::find_instance(problem.dtype, sm80::choose(problem.head_dim, target.shared_bytes));
+  }
+  return sm90::find_instance(problem.dtype, problem.head_dim, problem.mask != Mask::none,
+                             block_keys(target, problem, shape, form));
+}
+
 class NativePlan final : public Plan {
  public:
   NativePlan(const Problem& problem, const Shape& shape, Device device,
              const BackendOptions& options)
       : problem_(problem),
-        multiprocessors_(device_runtime().properties(device.index).multiprocessors),
-        instance_(sm90::find_instance(problem.dtype, problem.head_dim, problem.mask != Mask::none,
-                                      block_keys(problem, shape, options.form))),
+        target_(target_of(device_runtime().properties(device.index)).value()),
+        ctas_(ctas_of(target_, problem)),
+        instance_(instance_of(target_, problem, shape, options.form)),
         online_(options.form == kOnline),
-        division_(choose_division(problem, shape, options.form, instance_.keys, multiprocessors_)
-                      .division),
+        division_(choose_division(problem, shape, options.form, instance_.keys, ctas_).division),
         counts_(next_counts(device.index)),
         // What earlier calls held must not decide how a sample is computed.
         watch_(*counts_.host, /*may_switch=*/!problem.batch_invariant) {
@@ -153,28 +167,25 @@ class NativePlan final : public Plan {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
     row_tiles_ = static_cast<std::int32_t>((shape.max_q + instance_.rows - 1) / instance_.rows);
-    samples_of_launch_ = static_cast<int>(
-        std::clamp<std::int64_t>(samples_of_launch(problem, shape, multiprocessors_), 1,
-                                 std::max<std::int64_t>(shape.batch, 1)));
-    if (instance_.causal && shape.batch * row_tiles_ > 0) {
+    samples_of_launch_ = static_cast<int>(std::clamp<std::int64_t>(
+        samples_of_launch(problem, shape, ctas_), 1, std::max<std::int64_t>(shape.batch, 1)));
+    if (is_causal() && shape.batch * row_tiles_ > 0) {
       const std::int64_t head_bytes = shape.max_kv * key_bytes_of_head();
       const int heads = samples_of_launch_ * problem.num_heads;
-      section_heads_ = section_heads(row_tiles_, heads,
-                                     std::min(heads * row_tiles_, multiprocessors_), head_bytes);
+      section_heads_ =
+          section_heads(row_tiles_, heads, std::min(heads * row_tiles_, ctas_), head_bytes);
     }
-    sm90::load_encoder();
-    check_cuda(cudaFuncSetAttribute(instance_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    instance_.shared_bytes),
-               "native: cudaFuncSetAttribute");
+    if (uses_maps()) sm90::load_encoder();
+    load_kernel();
     const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
     info_.form = shape.packed ? "packed" : lengths ? "lengths" : "dense";
     info_.kernel = instance_.kernel;
     info_.kernel += online_ ? ", online softmax" : ", lazy softmax";
     info_.tile = instance_.tile;
-    if (takes_tiles(problem, shape, multiprocessors_)) {
+    if (takes_tiles(problem, shape, ctas_)) {
       cached_keys_ = static_cast<std::int32_t>(kCachedBytes / key_bytes_of_head());
       load_order();
-      info_.workspace_size = deal_bytes(samples_of_launch_, multiprocessors_);
+      info_.workspace_size = deal_bytes(samples_of_launch_, ctas_);
     }
     if (division_.divides()) {
       info_.kernel += ", divided tiles";
@@ -224,7 +235,7 @@ class NativePlan final : public Plan {
       a.offsets_kv = place(shape.offsets_kv, call.offsets_kv, samples + 1);
       if (cached_keys_ > 0) {
         a.deal = deal_in(workspace, static_cast<int>(samples), cached_keys_);
-        order_samples(a, instance_.rows, call.stream);
+        order_samples(a, instance_.rows, target_.is_hopper(), call.stream);
       }
       launch_samples(a, static_cast<int>(samples), call.stream);
     }
@@ -233,6 +244,21 @@ class NativePlan final : public Plan {
   std::string remark() const override { return online_ ? std::string() : watch_.remark(); }
 
  private:
+  bool uses_maps() const { return instance_.columns > 0; }
+  bool is_causal() const { return problem_.mask != Mask::none; }
+
+  void load_kernel() const {
+    check_cuda(cudaFuncSetAttribute(instance_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    instance_.shared_bytes),
+               "native: cudaFuncSetAttribute");
+    if (uses_maps()) return;
+    // As many CTAs share a multiprocessor as its memory has room for.
+    check_cuda(
+        cudaFuncSetAttribute(instance_.function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "native: cudaFuncSetAttribute");
+  }
+
   DType out_dtype() const {
     return problem_.out_dtype == DType::none ? problem_.dtype : problem_.out_dtype;
   }
@@ -247,33 +273,18 @@ class NativePlan final : public Plan {
   // All of a launch but the samples that it computes.
   Arguments arguments_of(const Shape& shape, const Call& call) const {
     Arguments a;
-    const auto map = [&](const void* data, std::int64_t rows, std::int64_t heads,
-                         const Layout& layout, int box_rows) {
-      // A tensor without rows is never read, but its map wants an address.
-      if (data == nullptr || rows == 0) data = call.out;
-      return sm90::encode(data, {problem_.dtype, shape.batch, rows, heads, problem_.head_dim},
-                          layout, instance_.columns, box_rows);
-    };
     a.packed = shape.packed;
     a.rows_q = static_cast<std::int32_t>(shape.packed ? shape.tokens_q : shape.max_q);
     a.rows_kv = static_cast<std::int32_t>(shape.packed ? shape.tokens_kv : shape.max_kv);
     a.output_is_f32 = problem_.out_dtype == DType::f32;
-    maps_.get({{call.q, call.k, call.v, call.out},
-               {shape.q, shape.k, shape.v, shape.out},
-               shape.batch,
-               a.rows_q,
-               a.rows_kv},
-              {&a.q, &a.k, &a.v, &a.out}, [&] {
-                MapCache::Maps maps;
-                maps[0] = map(call.q, a.rows_q, problem_.num_heads, shape.q,
-                              std::min(instance_.q_box_rows, 1 << division_.box_log2));
-                maps[1] = map(call.k, a.rows_kv, problem_.num_kv_heads, shape.k, instance_.keys);
-                maps[2] = map(call.v, a.rows_kv, problem_.num_kv_heads, shape.v, instance_.keys);
-                maps[3] = a.output_is_f32 ? maps[0]
-                                          : map(call.out, a.rows_q, problem_.num_heads, shape.out,
-                                                instance_.out_box_rows);
-                return maps;
-              });
+    if (uses_maps()) {
+      set_maps(a, shape, call);
+    } else {
+      a.queries = {call.q, shape.q};
+      a.keys = {call.k, shape.k};
+      a.values = {call.v, shape.v};
+      a.causal = is_causal();
+    }
     a.output = call.out;
     a.lse = call.lse;
     a.out_layout = shape.out;
@@ -294,6 +305,32 @@ class NativePlan final : public Plan {
     return a;
   }
 
+  void set_maps(Arguments& a, const Shape& shape, const Call& call) const {
+    const auto map = [&](const void* data, std::int64_t rows, std::int64_t heads,
+                         const Layout& layout, int box_rows) {
+      // A tensor without rows is never read, but its map wants an address.
+      if (data == nullptr || rows == 0) data = call.out;
+      return sm90::encode(data, {problem_.dtype, shape.batch, rows, heads, problem_.head_dim},
+                          layout, instance_.columns, box_rows);
+    };
+    maps_.get({{call.q, call.k, call.v, call.out},
+               {shape.q, shape.k, shape.v, shape.out},
+               shape.batch,
+               a.rows_q,
+               a.rows_kv},
+              {&a.q, &a.k, &a.v, &a.out}, [&] {
+                MapCache::Maps maps;
+                maps[0] = map(call.q, a.rows_q, problem_.num_heads, shape.q,
+                              std::min(instance_.q_box_rows, 1 << division_.box_log2));
+                maps[1] = map(call.k, a.rows_kv, problem_.num_kv_heads, shape.k, instance_.keys);
+                maps[2] = map(call.v, a.rows_kv, problem_.num_kv_heads, shape.v, instance_.keys);
+                maps[3] = a.output_is_f32 ? maps[0]
+                                          : map(call.out, a.rows_q, problem_.num_heads, shape.out,
+                                                instance_.out_box_rows);
+                return maps;
+              });
+  }
+
   // Parts of tiles into the workspace, each as if it were a sample of its own, and from there to
   // the output.
   void run_divided(Arguments& a, Stream stream, void* workspace) const {
@@ -308,7 +345,8 @@ class NativePlan final : public Plan {
                                .out = a.output,
                                .out_layout = a.out_layout,
                                .lse = a.lse,
-                               .lse_layout = a.lse_layout};
+                               .lse_layout = a.lse_layout,
+                               .on_hopper = target_.is_hopper()};
     a.division = division_;
     a.output = parts;
     a.output_is_f32 = 1;
@@ -318,7 +356,7 @@ class NativePlan final : public Plan {
     a.lse_layout = {.batch = kTileRows, .row = 1, .head = 0};
     a.max_q = division_.box_log2 == kTileRowsLog2 ? std::min(a.max_q, kTileRows)
                                                   : division_.heads_of_tile << division_.box_log2;
-    const int ctas = std::min(division_.all_shares(), multiprocessors_);
+    const int ctas = ctas_for(division_.all_shares());
     const int rounds = (division_.all_shares() + ctas - 1) / ctas;
     // A share has parts of two tiles, or of as many as it is long.
     const int parts_of_share =
@@ -327,17 +365,28 @@ class NativePlan final : public Plan {
     combine(combined, stream);
   }
 
+  // For so many tiles or shares. Hopper's kernels take several each; of the others, CTAs that share
+  // a multiprocessor are not equally fast, and so the next one begins wherever one is done.
+  int ctas_for(int count) const { return uses_maps() ? std::min(count, ctas_) : count; }
+
+  // Of packed samples that are dealt out in order, which have no more rows than their tensor.
+  int most_tiles(const Arguments& a) const {
+    if (a.deal.samples == nullptr || a.packed == 0) return a.tiles;
+    const std::int64_t row_tiles = std::int64_t{a.rows_q} / instance_.rows + a.deal.count;
+    return static_cast<int>(std::min<std::int64_t>(a.tiles, row_tiles * a.num_heads));
+  }
+
   // The first so many tiles.
   void launch_tiles(Arguments& a, int tiles, Stream stream) const {
     a.tiles = tiles;
-    const int ctas = std::min(a.tiles, multiprocessors_);
+    const int ctas = ctas_for(most_tiles(a));
     launch(a, ctas, (a.tiles + ctas - 1) / ctas, stream);
   }
 
   void launch_samples(Arguments& a, int samples, Stream stream) const {
     const int heads = samples * problem_.num_heads;
     a.tiles = heads * a.row_tiles;
-    if (instance_.causal) {
+    if (is_causal()) {
       a.section_heads = std::min(section_heads_, heads);
       a.last_section = (heads - 1) / a.section_heads;
       a.per_section = Divisor(static_cast<std::uint32_t>(a.row_tiles * a.section_heads));
@@ -352,14 +401,18 @@ class NativePlan final : public Plan {
   void launch(Arguments& a, int ctas, int rounds, Stream stream) const {
     a.redo_shift = 0;
     while (a.deal.samples == nullptr && (rounds - 1) >> a.redo_shift >= kRedoBits) ++a.redo_shift;
-    native::launch(
-        instance_.function,
-        {.ctas = ctas, .threads = instance_.threads, .shared_bytes = instance_.shared_bytes}, &a,
-        stream, "native: launching the forward kernel");
+    native::launch(instance_.function,
+                   {.ctas = ctas,
+                    .threads = instance_.threads,
+                    .shared_bytes = instance_.shared_bytes,
+                    .overlaps = target_.family == Family::sm90},
+                   static_cast<native::Arguments*>(&a), stream,
+                   "native: launching the forward kernel");
   }
 
   Problem problem_;
-  int multiprocessors_;
+  Target target_;
+  int ctas_;  // that run at a time
   Instance instance_;
   bool online_;
   Division division_;

@@ -54,7 +54,7 @@ std::optional<std::string> why_not_layout(const char* name, const Layout& layout
 
 }  // namespace
 
-std::optional<std::string> why_not(const Problem& problem) {
+std::optional<std::string> why_not_elements(const Problem& problem) {
   if (problem.dtype != DType::f16 && problem.dtype != DType::bf16) {
     return fmt::format("its kernels take float16 and bfloat16, not {}", name_of(problem.dtype));
   }
@@ -62,6 +62,23 @@ std::optional<std::string> why_not(const Problem& problem) {
     return fmt::format("its kernels are compiled for equal head dims, not {} and {}",
                        problem.head_dim, problem.head_dim_v);
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not_counts(const Problem& problem, const Shape& shape) {
+  if (std::max(shape.max_q, shape.max_kv) > kRowLimit) {
+    return fmt::format("its rows are counted in 31 bits, not {}",
+                       std::max(shape.max_q, shape.max_kv));
+  }
+  if (rounded_up(shape.max_q, kTileRows) / kTileRows * shape.batch * problem.num_heads >=
+      kTileLimit) {
+    return "its tiles are counted in 30 bits";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not(const Problem& problem) {
+  if (auto reason = why_not_elements(problem)) return reason;
   constexpr int kHeadDims[] = {64, 96, 128, 256};
   if (std::ranges::find(kHeadDims, problem.head_dim) == std::end(kHeadDims)) {
     return fmt::format("its kernels are compiled for head_dim {}, not {}",
@@ -83,15 +100,7 @@ std::optional<std::string> why_not(const Problem& problem, const Shape& shape) {
   for (const auto& t : tensors) {
     if (auto reason = why_not_layout(t.name, t.layout, shape.batch, t.rows, element)) return reason;
   }
-  if (std::max(shape.max_q, shape.max_kv) > kRowLimit) {
-    return fmt::format("its rows are counted in 31 bits, not {}",
-                       std::max(shape.max_q, shape.max_kv));
-  }
-  if (rounded_up(shape.max_q, kTileRows) / kTileRows * shape.batch * problem.num_heads >=
-      kTileLimit) {
-    return "its tiles are counted in 30 bits";
-  }
-  return std::nullopt;
+  return why_not_counts(problem, shape);
 }
 
 Shape plan_key(const Shape& shape) {

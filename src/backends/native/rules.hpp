@@ -1,4 +1,5 @@
-// What the sm90 kernels serve, and which of them a call gets. Nothing here needs CUDA.
+// What the sm90 kernels serve, and which of them a call gets; what both families take of a call.
+// target.hpp asks here or in sm80/. Nothing here needs CUDA.
 #pragma once
 
 #include <optional>
@@ -10,9 +11,13 @@
 
 namespace batten::impl::native {
 
-// Why the kernels cannot serve the problem, or the shape, or nothing.
+// Why the sm90 kernels cannot serve the problem, or the shape, or nothing.
 std::optional<std::string> why_not(const Problem& problem);
 std::optional<std::string> why_not(const Problem& problem, const Shape& shape);
+
+// The same, as far as it holds for both families: of the elements, and of what is counted.
+std::optional<std::string> why_not_elements(const Problem& problem);
+std::optional<std::string> why_not_counts(const Problem& problem, const Shape& shape);
 
 // What a plan bakes in: sizes, and where lengths lie. Layouts come with the call.
 Shape plan_key(const Shape& shape);
@@ -30,10 +35,10 @@ inline constexpr const char* kOnline = "online";
 inline constexpr const char* kWhole = "whole";
 inline constexpr const char* kDivided = "divided";
 
-// Why the problem cannot have the form, or nothing.
+// Why the sm90 kernels cannot have the form, or nothing.
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form);
 
-// Keys of a step, for a form or by the shape.
+// Keys of a step of the sm90 kernels, for a form or by the shape.
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form);
 
 // Samples of one launch: those whose lengths and offsets fit, and whose tiles have bits of their

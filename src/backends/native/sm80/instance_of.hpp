@@ -1,0 +1,12 @@
+// Makes the Instance of a kernel; each is defined in a translation unit of its own (kernel.cu.in).
+#pragma once
+
+#include "backends/native/instance.hpp"
+
+namespace batten::impl::native::sm80 {
+
+// `index`: of kConfigurations.
+template <DType dtype, int index>
+Instance instance_of();
+
+}  // namespace batten::impl::native::sm80

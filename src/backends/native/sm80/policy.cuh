@@ -1,0 +1,40 @@
+// What a kernel is compiled for, and the numbers that follow from it.
+#pragma once
+
+#include "backends/native/limits.hpp"
+#include "backends/native/shared/elements.cuh"
+#include "backends/native/sm80/configuration.hpp"
+#include "backends/native/sm80/ptx.cuh"
+
+namespace batten::impl::native::sm80 {
+
+template <class ElementType, int index>
+struct Policy {
+  static constexpr Configuration kConfiguration = kConfigurations[index];
+  using Element = ElementType;
+  static constexpr int kHeadDim = kConfiguration.head_dim;
+  static constexpr int kBlockKeys = kConfiguration.block_keys;  // keys of one step
+  static_assert(kHeadDim % 16 == 0 && kBlockKeys % 16 == 0, "products take 16 at a time");
+
+  static constexpr int kTileRows = native::kTileRows;
+  static constexpr int kWarps = kConfiguration.warps;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kWarpRows = kTileRows / kWarps;
+  static constexpr int kRowTiles = kWarpRows / 16;   // of a warp: what one product's rows are
+  static constexpr int kCtas = kMostWarps / kWarps;  // on a multiprocessor, at most
+
+  static constexpr int kRowBytes = kHeadDim * 2;
+  static constexpr int kChunks = kRowBytes / 16;  // what a thread copies at a time
+  static constexpr int kQueryBytes = kTileRows * kRowBytes;
+  static constexpr int kBlockBytes = kBlockKeys * kRowBytes;
+
+  // Steps of 16: along the head in scores, along the keys in values.
+  static constexpr int kHeadSteps = kHeadDim / 16;
+  static constexpr int kKeySteps = kBlockKeys / 16;
+
+  // Lazy softmax takes its reference from a tile's first keys: 32 of them where weights have the
+  // range of fp32; where they end at 2^16, all of the block, so that later ones exceed it by less.
+  static constexpr int kReferenceEights = std::is_same_v<Element, __half> ? kBlockKeys / 8 : 4;
+};
+
+}  // namespace batten::impl::native::sm80

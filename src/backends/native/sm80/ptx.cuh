@@ -1,0 +1,123 @@
+// The instructions of the sm80 kernels that CUDA C++ has no words for.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace batten::impl::native::sm80 {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is used, and not kept in registers.
+__device__ __forceinline__ int here(int n) {
+  asm volatile("" : "+r"(n));
+  return n;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---- copies to shared memory, 16 bytes a thread -------------------------------------------------
+
+// Zeros unless `exists`; then nothing is read.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(exists ? 16 : 0)
+               : "memory");
+}
+// Waits for all copies of this thread.
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// ---- products -----------------------------------------------------------------------------------
+
+// Four 8x8 blocks of 16-bit elements, one for each eight lanes' addresses of rows.
+__device__ __forceinline__ void load_blocks(std::uint32_t (&blocks)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(row)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(std::uint32_t (&blocks)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(row)
+               : "memory");
+}
+
+// sums (+)= a b: 16x8 of fp32, from 16x16 and 16x8 of Element.
+template <class Element>
+__device__ __forceinline__ void multiply(float (&sums)[4], const std::uint32_t (&a)[4],
+                                         std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+// sums = a b: no zeros need be moved to registers first.
+template <class Element>
+__device__ __forceinline__ void multiply_first(float (&sums)[4], const std::uint32_t (&a)[4],
+                                               std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+  }
+}
+
+// ---- between threads ----------------------------------------------------------------------------
+
+// Over the four lanes that share a row.
+__device__ __forceinline__ float row_maximum(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Of the four lanes that share a row each has four words; lane i gets the i-th of all of them.
+__device__ __forceinline__ void exchange_words(std::uint32_t (&words)[4]) {
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool upper = (threadIdx.x & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & distance) != 0) continue;
+      const std::uint32_t from_partner =
+          __shfl_xor_sync(~0u, upper ? words[i] : words[i + distance], distance);
+      words[i] = upper ? from_partner : words[i];
+      words[i + distance] = upper ? words[i + distance] : from_partner;
+    }
+  }
+}
+
+}  // namespace batten::impl::native::sm80

@@ -1,0 +1,442 @@
+// How a CTA computes a tile, or a part of one, which is a tile with other keys.
+//
+// Each warp has its own rows. A thread holds of each 16 of them two, 8 apart, and of each eight
+// columns two, as the products leave them in its registers: element [t][n][2 r + c] is row
+// 16 t + 8 r, column 8 n + c of its own.
+#pragma once
+
+#include "backends/native/sm80/copies.cuh"
+
+namespace batten::impl::native::sm80 {
+
+// The weight of a key is 2^(score * scale_log2 - reference); sm90/consumer.cuh says what the
+// reference is in lazy and in online softmax, and why the latter is the rarer one.
+enum class Softmax { lazy, online };
+
+template <class P>
+class Tile {
+ public:
+  __device__ __forceinline__ Tile(SharedMemory<P>& shared, const Arguments& a)
+      : shared_(shared),
+        a_(a),
+        // As the whole warp has it: then it takes no register of each thread.
+        warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kAddresses; ++i) {
+      fragment_[i] = offset_of<P>(lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2);
+    }
+  }
+
+  // Copies a tile's queries and its first keys.
+  __device__ __forceinline__ void fetch(int slot) const {
+    fetch_queries(slot);
+    fetch_keys(slot, 0);
+  }
+
+  // All of a tile that was fetched. Fetches the next one while it computes the last block.
+  template <Softmax softmax>
+  __device__ __forceinline__ void compute(int slot) {
+    const TileRecord& tile = shared_.tile[slot];
+    clear();
+    const int unmasked = unmasked_blocks(tile);
+#pragma unroll 1
+    for (int block = 0; block < tile.blocks; ++block) {
+      wait_for_copies();
+      __syncthreads();  // the keys are there, and nobody reads the values before any more
+      begin_scores();
+      fetch_values(slot, block);
+      compute_scores();
+      // The last scores of the tile that read its queries.
+      if (block + 1 == tile.blocks && shared_.tile[1 - slot].blocks > 0) fetch_queries(1 - slot);
+      // Online there is no register to keep the number in.
+      if (block >= (softmax == Softmax::online ? unmasked_blocks(tile) : unmasked)) {
+        mask_scores(tile, block);
+      }
+      if constexpr (softmax == Softmax::online) {
+        follow_maximum();
+      } else if (block == 0) {
+        set_reference();
+      }
+      wait_for_copies();
+      __syncthreads();  // the values are there, and nobody reads the keys any more
+      if (block + 1 < tile.blocks) {
+        fetch_keys(slot, block + 1);
+      } else if (shared_.tile[1 - slot].blocks > 0) {
+        fetch_keys(1 - slot, 0);
+      }
+      if constexpr (softmax == Softmax::online) {
+        if (is_on_diagonal(tile, block)) take_out_nonfinite();
+      }
+      compute_values();
+      if constexpr (softmax == Softmax::online) {
+        if (is_on_diagonal(tile, block)) add_nonfinite(tile, block);
+      }
+    }
+  }
+
+ protected:
+  using Element = typename P::Element;
+  static constexpr int kEights = P::kHeadDim / 8;  // groups of columns of the output
+
+  // What follows from it is computed anew each time, else it would be kept from tile to tile.
+  static __device__ __forceinline__ int lane() { return here(static_cast<int>(threadIdx.x)) % 32; }
+
+  // A row of the tile that the thread has.
+  __device__ __forceinline__ int row_in_tile(int t, int r) const {
+    return warp_ * P::kWarpRows + lane() / 4 + 16 * t + 8 * r;
+  }
+
+  // Keys that a row of the tile sees; `otherwise`: where there is no query.
+  __device__ __forceinline__ int visible_keys(const TileRecord& tile, int r, int otherwise) const {
+    const int row = tile.place.row + r;
+    if (row >= tile.end_of_queries) return otherwise;
+    return a_.causal != 0 ? min(max(row + 1 + tile.shift, 0), tile.keys) : tile.keys;
+  }
+
+  // Blocks that all of the warp's rows see. The first row sees the fewest keys. If it has no query,
+  // none has, and nothing is to be masked.
+  __device__ __forceinline__ int unmasked_blocks(const TileRecord& tile) const {
+    return visible_keys(tile, warp_ * P::kWarpRows, tile.keys) / P::kBlockKeys;
+  }
+
+  float out_[P::kRowTiles][kEights][4];
+  float reference_[P::kRowTiles][2];
+  float sum_[P::kRowTiles][2];  // of this thread's weights, before they are rounded
+
+  SharedMemory<P>& shared_;
+  const Arguments& a_;
+  const int warp_;
+
+ private:
+  // ---- copies -----------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void fetch_queries(int slot) const {
+    __syncwarp();
+    copy_queries<P>(shared_.q, a_, shared_.source[slot], warp_);
+  }
+
+  __device__ __forceinline__ void fetch_keys(int slot, int block) const {
+    fetch(shared_.k, shared_.source[slot].keys, a_.keys, slot, block, false);
+  }
+  __device__ __forceinline__ void fetch_values(int slot, int block) const {
+    fetch(shared_.v, shared_.source[slot].values, a_.values, slot, block, true);
+  }
+  __device__ __forceinline__ void fetch(std::uint8_t* to, const std::uint8_t* first_key,
+                                        const Tensor& tensor, int slot, int block,
+                                        bool exchanged) const {
+    const std::int64_t row_bytes = tensor.layout.row * 2;
+    const int first = block * P::kBlockKeys;
+    copy_block<P>(to, first_key + first * row_bytes, row_bytes, shared_.tile[slot].keys - first,
+                  exchanged);
+  }
+
+  // ---- products ---------------------------------------------------------------------------------
+
+  // The address of a fragment of 16 rows and 32 bytes. A lane has few different ones within 16
+  // rows; all others lie at constant distances.
+  static constexpr int kAddresses = P::kRowBytes % 128 == 0 ? 4 : P::kRowBytes % 64 == 0 ? 2 : 1;
+  __device__ __forceinline__ std::uint32_t fragment(std::uint32_t base, int row16, int step) const {
+    return base + fragment_[step % kAddresses] +
+           (row16 * 16 * P::kRowBytes + step / kAddresses * kAddresses * 32);
+  }
+
+  // Fragments are loaded one ahead of the products that take them: a load takes as long as several
+  // products.
+  __device__ __forceinline__ void load_queries(int step, int ahead = 0) {
+    const std::uint32_t base =
+        shared_address(shared_.q) + warp_ * (P::kWarpRows * P::kRowBytes) + ahead;
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+      load_blocks(queries_[step % 2][t], fragment(base, t, step));
+    }
+  }
+  __device__ __forceinline__ void load_keys(int i, int ahead = 0) {
+    load_blocks(loaded_[i % 2],
+                fragment(shared_address(shared_.k) + ahead, i % P::kKeySteps, i / P::kKeySteps));
+  }
+  __device__ __forceinline__ void load_values(int i) {
+    load_transposed(loaded_[i % 2],
+                    fragment(shared_address(shared_.v), i / P::kHeadSteps, i % P::kHeadSteps));
+  }
+
+  __device__ __forceinline__ void begin_scores() {
+    load_queries(0);
+    load_keys(0);
+  }
+
+  // scores_ = Q K^T of the block. Long heads take several rounds of a loop: of straight
+  // code the compiler would load more ahead than there are registers for.
+  static constexpr int kRounds = P::kHeadSteps <= 8 ? 1 : P::kHeadSteps / 4;
+  static constexpr int kRoundSteps = P::kHeadSteps / kRounds;
+  static_assert(kRounds * kRoundSteps == P::kHeadSteps && kRoundSteps % kAddresses == 0 ||
+                kRounds == 1);
+  __device__ __forceinline__ void compute_scores() {
+    if constexpr (kRounds == 1) {
+      compute_scores_of_round(0, true);
+    } else {
+#pragma unroll
+      for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+        for (int n = 0; n < P::kBlockKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) scores_[t][n][i] = 0;
+        }
+      }
+#pragma unroll 1
+      for (int round = 0; round < kRounds; ++round) {
+        compute_scores_of_round(round * kRoundSteps, false);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void compute_scores_of_round(int first_step, bool clears) {
+    constexpr int kFragments = kRoundSteps * P::kKeySteps;
+    const int ahead = first_step * 32;  // bytes
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+      const int step = i / P::kKeySteps;
+      const int n = i % P::kKeySteps;
+      // Past the head's end, in the last round, what is loaded is not used.
+      if (i + 1 < kFragments || kRounds > 1) load_keys(i + 1, ahead);
+      if (n == (P::kKeySteps > 2 ? P::kKeySteps - 2 : 0) &&
+          (step + 1 < kRoundSteps || kRounds > 1)) {
+        load_queries(step + 1, ahead);
+      }
+      const std::uint32_t(&keys)[4] = loaded_[i % 2];
+#pragma unroll
+      for (int t = 0; t < P::kRowTiles; ++t) {
+        const std::uint32_t(&queries)[4] = queries_[step % 2][t];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float(&scores)[4] = scores_[t][2 * n + half];
+          if (step == 0 && clears) {
+            multiply_first<Element>(scores, queries, keys[2 * half], keys[2 * half + 1]);
+          } else {
+            multiply<Element>(scores, queries, keys[2 * half], keys[2 * half + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  // out_ += P V of the block. The weights of 16 keys are computed between the products
+  // of the 16 before: with a reference that is known, none has to wait for the others.
+  __device__ __forceinline__ void compute_values() {
+    constexpr int kFragments = P::kKeySteps * P::kHeadSteps;
+    constexpr int kWeights = 8 * P::kRowTiles;  // of 16 keys
+    load_values(0);
+#pragma unroll
+    for (int i = 0; i < kWeights; ++i) compute_weight(0, i);
+    std::uint32_t weights[P::kRowTiles][4];
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+      const int step = i / P::kHeadSteps;
+      const int n = i % P::kHeadSteps;
+      if (n == 0) pack_weights(step, weights);
+      if (i + 1 < kFragments) load_values(i + 1);
+      const std::uint32_t(&values)[4] = loaded_[i % 2];
+#pragma unroll
+      for (int t = 0; t < P::kRowTiles; ++t) {
+        multiply<Element>(out_[t][2 * n], weights[t], values[0], values[1]);
+        multiply<Element>(out_[t][2 * n + 1], weights[t], values[2], values[3]);
+      }
+      if (step + 1 == P::kKeySteps) continue;
+#pragma unroll
+      for (int w = n * kWeights / P::kHeadSteps; w < (n + 1) * kWeights / P::kHeadSteps; ++w) {
+        compute_weight(step + 1, w);
+      }
+    }
+  }
+
+  // ---- softmax ----------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out_[t][n][i] = 0;
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        reference_[t][r] = -INFINITY;
+        sum_[t][r] = 0;
+      }
+    }
+  }
+
+  // The i-th weight of 16 keys.
+  __device__ __forceinline__ void compute_weight(int step, int i) {
+    const int t = i / 8;
+    float& score = scores_[t][2 * step + i % 8 / 4][i % 4];
+    score = exp2_fast(fmaf(score, a_.scale_log2, -reference_[t][i % 4 / 2]));
+    sum_[t][i % 4 / 2] += score;
+  }
+
+  // Weights of 16 keys as the left operand of their product.
+  __device__ __forceinline__ void pack_weights(int step,
+                                               std::uint32_t (&weights)[P::kRowTiles][4]) const {
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&pair)[4] = scores_[t][2 * step + i / 2];
+        weights[t][i] = pack<Element>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+      }
+    }
+  }
+
+  // Scores of keys that a row does not see become what has weight 0 under either sign of the scale.
+  __device__ __forceinline__ void mask_scores(const TileRecord& tile, int block) {
+    const float unseen = a_.scale_log2 < 0 ? INFINITY : -INFINITY;
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int end =
+            visible_keys(tile, row_in_tile(t, r), 0) - block * P::kBlockKeys - lane() % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < P::kBlockKeys / 8; ++n) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            if (8 * n + c >= end) scores_[t][n][2 * r + c] = unseen;
+          }
+        }
+      }
+    }
+  }
+
+  // The largest logit of a row's scores of the first 8 * eights keys.
+  template <int eights>
+  __device__ __forceinline__ float largest_logit(int t, int r) const {
+    float high = -INFINITY, low = INFINITY;
+    if (a_.scale_log2 > 0) {
+#pragma unroll
+      for (int n = 0; n < eights; ++n) {
+        high = fmaxf(high, fmaxf(scores_[t][n][2 * r], scores_[t][n][2 * r + 1]));
+      }
+      return row_maximum(high * a_.scale_log2);
+    }
+#pragma unroll
+    for (int n = 0; n < eights; ++n) {
+      low = fminf(low, fminf(scores_[t][n][2 * r], scores_[t][n][2 * r + 1]));
+    }
+    return row_maximum(low * a_.scale_log2);
+  }
+
+  // Lazy: the largest logits among the first block's first keys; 0 where no key is seen.
+  __device__ __forceinline__ void set_reference() {
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float logit = largest_logit<P::kReferenceEights>(t, r);
+        reference_[t][r] = logit == -INFINITY ? 0 : logit;
+      }
+    }
+  }
+
+  // Online: the largest logits so far; what was weighed with smaller ones shrinks.
+  __device__ __forceinline__ void follow_maximum() {
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        // Nothing has been weighed yet where the sum is 0.
+        const float before = row_maximum(sum_[t][r] == 0 ? -INFINITY : reference_[t][r]);
+        const float largest = fmaxf(before, largest_logit<P::kBlockKeys / 8>(t, r));
+        const float reference = largest == -INFINITY ? 0 : largest;
+        const float shrink = exp2_fast(before - reference);
+        reference_[t][r] = reference;
+        sum_[t][r] *= shrink;
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) {
+          out_[t][n][2 * r] *= shrink;
+          out_[t][n][2 * r + 1] *= shrink;
+        }
+      }
+    }
+  }
+
+  // ---- values that are not finite ---------------------------------------------------------------
+
+  // Whether some rows of the tile see a key of the block that others do not.
+  __device__ __forceinline__ bool is_on_diagonal(const TileRecord& tile, int block) const {
+    const int whole = min(max(tile.place.row + 1 + tile.shift, 0), tile.keys);
+    return a_.causal != 0 && whole - block * P::kBlockKeys < P::kBlockKeys;
+  }
+
+  // Products of a weight of 0 and what is not finite would be NaN, and reach rows that do not see
+  // the key. Of a block on the diagonal such values are taken out, and it is noted from which key
+  // on a row sees them. For the whole CTA.
+  __device__ __forceinline__ void take_out_nonfinite() {
+    const int thread = here(static_cast<int>(threadIdx.x));
+    if (thread == 0) shared_.nonfinite = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int column = thread; column < P::kHeadDim; column += P::kThreads) {
+      take_out_of_column(column);
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void take_out_of_column(int column) {
+    constexpr unsigned kInfinity = std::is_same_v<Element, __half> ? 0x7c00 : 0x7f80;
+    constexpr unsigned kNegative = 0x8000;
+    int plus = P::kBlockKeys;
+    int minus = P::kBlockKeys;
+#pragma unroll 1
+    for (int row = P::kBlockKeys - 1; row >= 0; --row) {
+      auto& bits = reinterpret_cast<std::uint16_t*>(
+          shared_.v + offset_of<P>(row, column / 8, true))[column % 8];
+      const unsigned value = bits;
+      if ((value & kInfinity) != kInfinity) continue;
+      bits = 0;
+      // A NaN is both.
+      if (value != (kInfinity | kNegative)) plus = row;
+      if (value != kInfinity) minus = row;
+    }
+    shared_.plus[column] = static_cast<std::uint8_t>(plus);
+    shared_.minus[column] = static_cast<std::uint8_t>(minus);
+    if (min(plus, minus) < P::kBlockKeys) atomicOr(&shared_.nonfinite, 1u << column / 8);
+  }
+
+  // Here they come to the rows that see them.
+  __device__ __forceinline__ void add_nonfinite(const TileRecord& tile, int block) {
+    int seen[P::kRowTiles][2];
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        seen[t][r] =
+            min(visible_keys(tile, row_in_tile(t, r), 0) - block * P::kBlockKeys, P::kBlockKeys);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      // A branch each, else the compiler would load all of them before it uses one.
+      if ((shared_.nonfinite >> n & 1) == 0) continue;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int column = 8 * n + lane() % 4 * 2 + c;
+#pragma unroll
+        for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            if (shared_.plus[column] < seen[t][r]) out_[t][n][2 * r + c] += INFINITY;
+            if (shared_.minus[column] < seen[t][r]) out_[t][n][2 * r + c] -= INFINITY;
+          }
+        }
+      }
+    }
+  }
+
+  std::uint32_t fragment_[kAddresses];  // offsets
+  std::uint32_t queries_[2][P::kRowTiles][4];
+  std::uint32_t loaded_[2][4];  // keys or values
+  float scores_[P::kRowTiles][P::kBlockKeys / 8][4];
+};
+
+}  // namespace batten::impl::native::sm80

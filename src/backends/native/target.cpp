@@ -1,0 +1,126 @@
+#include "backends/native/target.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "backends/native/rules.hpp"
+#include "backends/native/sm80/configuration.hpp"
+#include "core/env.hpp"
+#include "core/error.hpp"
+
+namespace batten::impl::native {
+namespace {
+
+constexpr int kKilobyte = 1024;
+
+// By compute capability, what a CTA may have.
+int shared_bytes_of(int arch) {
+  switch (arch) {
+    case 80:
+    case 87:
+      return 163 * kKilobyte;
+    case 90:
+    case 100:
+    case 103:
+    case 110:
+      return 227 * kKilobyte;
+    default:
+      return 99 * kKilobyte;
+  }
+}
+
+// What BATTEN_NATIVE_ARCH asks for.
+std::optional<Family> asked_for() {
+  const auto value = environment("BATTEN_NATIVE_ARCH");
+  if (!value) return std::nullopt;
+  for (const Family family : {Family::sm80, Family::sm90}) {
+    if (*value == name_of(family)) return family;
+  }
+  fail(ErrorCode::InvalidArgument, "BATTEN_NATIVE_ARCH is '{}', not sm80 or sm90", *value);
+}
+
+std::optional<Target> target_of(int arch, int multiprocessors, int shared_bytes) {
+  if (arch < 80) return std::nullopt;
+  const bool is_hopper = arch == 90;
+  const Family family = asked_for().value_or(is_hopper ? Family::sm90 : Family::sm80);
+  if (family == Family::sm90 && !is_hopper) return std::nullopt;
+  if (const auto limit = environment_int("BATTEN_SMEM_LIMIT", 48, 227)) {
+    shared_bytes = std::min(shared_bytes, static_cast<int>(*limit) * kKilobyte);
+  }
+  return Target{family, is_hopper && family != Family::sm90, multiprocessors, shared_bytes};
+}
+
+sm80::Configuration configuration_of(const Target& target, const Problem& problem) {
+  return sm80::choose(problem.head_dim, target.shared_bytes);
+}
+
+bool is_about_keys(const std::string& form) {
+  return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
+}
+
+}  // namespace
+
+const char* name_of(Family family) noexcept { return family == Family::sm90 ? "sm90" : "sm80"; }
+
+std::optional<Target> target_of(const DeviceProperties& device) {
+  return target_of(device.arch(), device.multiprocessors,
+                   static_cast<int>(device.shared_memory_per_block));
+}
+
+std::optional<Target> target_of(const cost::CardProperties& card) {
+  return target_of(card.arch, card.multiprocessors, shared_bytes_of(card.arch));
+}
+
+std::optional<std::string> why_not(const Target& target, const Problem& problem) {
+  if (target.family == Family::sm90) return why_not(problem);
+  if (auto reason = why_not_elements(problem)) return reason;
+  const std::vector<int> dims = sm80::head_dims();
+  if (std::ranges::find(dims, problem.head_dim) == dims.end()) {
+    return fmt::format("its kernels are compiled for head_dim {}, not {}", fmt::join(dims, ", "),
+                       problem.head_dim);
+  }
+  if (configuration_of(target, problem).warps == 0) {
+    return fmt::format("its kernels for head_dim {} need more than {} KB of shared memory",
+                       problem.head_dim, target.shared_bytes / kKilobyte);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not(const Target& target, const Problem& problem, const Shape& shape,
+                                   const std::string& form) {
+  if (target.family == Family::sm90) {
+    if (auto reason = why_not_form(problem, form)) return reason;
+    return why_not(problem, shape);
+  }
+  const std::string tile = configuration_of(target, problem).tile();
+  if (is_about_keys(form) && form != tile) {
+    return fmt::format("tile {} is not what its kernels for this device have, but {}", form, tile);
+  }
+  return why_not_counts(problem, shape);
+}
+
+int block_keys(const Target& target, const Problem& problem, const Shape& shape,
+               const std::string& form) {
+  if (target.family == Family::sm90) return block_keys(problem, shape, form);
+  return configuration_of(target, problem).block_keys;
+}
+
+int ctas_of(const Target& target, const Problem& problem) {
+  if (target.family == Family::sm90) return target.multiprocessors;
+  return target.multiprocessors * configuration_of(target, problem).ctas(target.shared_bytes);
+}
+
+std::string kernels_text(const Target& target) {
+  if (target.family == Family::sm90) return "sm90 kernels";
+  std::vector<std::string> kernels;
+  for (const int dim : sm80::head_dims()) {
+    const sm80::Configuration c = sm80::choose(dim, target.shared_bytes);
+    if (c.warps > 0) kernels.push_back(fmt::format("d{} {}", dim, c.str(target.shared_bytes)));
+  }
+  return fmt::format("sm80 kernels for {} KB of shared memory: {}", target.shared_bytes / kKilobyte,
+                     fmt::join(kernels, "; "));
+}
+
+}  // namespace batten::impl::native

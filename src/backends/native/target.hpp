@@ -1,0 +1,52 @@
+// Which of the two families of kernels a device gets, and what of the device they depend on.
+// Nothing here needs CUDA.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "backends/backend.hpp"
+#include "core/device.hpp"
+#include "cost/card.hpp"
+
+namespace batten::impl::native {
+
+enum class Family {
+  sm90,  // tensor memory accelerator and WGMMA: Hopper alone
+  sm80,  // cp.async and mma.sync: every card since Ampere
+};
+const char* name_of(Family family) noexcept;
+
+struct Target {
+  Family family = Family::sm90;
+  bool is_forced = false;  // it is not the family that the card would have
+  int multiprocessors = 0;
+  int shared_bytes = 0;  // of shared memory that a CTA may have; a multiprocessor has 1 KB more
+
+  bool is_hopper() const noexcept { return family == Family::sm90 || is_forced; }
+};
+
+// For a device, or for a card that need not be here. BATTEN_NATIVE_ARCH=sm80 asks for that family
+// on a card that has both, and BATTEN_SMEM_LIMIT=N lets its kernels have N KB (48 to 227), as on
+// another card; other values throw InvalidArgument. Nothing where there are no kernels: before
+// Ampere, or where sm90's are asked for elsewhere.
+std::optional<Target> target_of(const DeviceProperties& device);
+std::optional<Target> target_of(const cost::CardProperties& card);
+
+// Why a target's kernels cannot serve the problem, the shape or the form, or nothing; see
+// rules.hpp.
+std::optional<std::string> why_not(const Target& target, const Problem& problem);
+std::optional<std::string> why_not(const Target& target, const Problem& problem, const Shape& shape,
+                                   const std::string& form);
+
+// Keys of a step.
+int block_keys(const Target& target, const Problem& problem, const Shape& shape,
+               const std::string& form);
+
+// CTAs that all multiprocessors compute at a time.
+int ctas_of(const Target& target, const Problem& problem);
+
+// The kernels of the family, for `batten info`: "sm80 kernels: d64 128x64, ...".
+std::string kernels_text(const Target& target);
+
+}  // namespace batten::impl::native

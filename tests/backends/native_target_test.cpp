@@ -1,0 +1,229 @@
+// Which family of native kernels a device gets, and which of the sm80 family's kernels its shared
+// memory allows.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "backends/native/cost.hpp"
+#include "backends/native/sm80/configuration.hpp"
+#include "backends/native/target.hpp"
+#include "core/error.hpp"
+
+namespace batten::impl::native {
+namespace {
+
+constexpr int kKilobyte = 1024;
+
+DeviceProperties device(int arch, int multiprocessors, int kilobytes) {
+  DeviceProperties p;
+  p.name = "a card";
+  p.major = arch / 10;
+  p.minor = arch % 10;
+  p.multiprocessors = multiprocessors;
+  p.shared_memory_per_block = static_cast<std::size_t>(kilobytes) * kKilobyte;
+  return p;
+}
+
+const DeviceProperties kA100 = device(80, 108, 163);
+const DeviceProperties kRtx4090 = device(89, 128, 99);
+const DeviceProperties kH200 = device(90, 132, 227);
+const DeviceProperties kB200 = device(100, 148, 227);
+const DeviceProperties kGb10 = device(121, 48, 99);
+
+Problem problem_of(std::int32_t head_dim) {
+  Problem problem;
+  problem.dtype = problem.out_dtype = DType::bf16;
+  problem.num_heads = problem.num_kv_heads = 16;
+  problem.head_dim = problem.head_dim_v = head_dim;
+  return problem;
+}
+
+Shape shape_of(std::int64_t rows, std::int64_t keys) {
+  Shape shape;
+  shape.batch = 2;
+  shape.max_q = rows;
+  shape.max_kv = keys;
+  return shape;
+}
+
+// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+class NativeTarget : public testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv("BATTEN_NATIVE_ARCH");
+    unsetenv("BATTEN_SMEM_LIMIT");
+  }
+};
+
+TEST_F(NativeTarget, HopperHasAFamilyOfItsOwn) {
+  EXPECT_EQ(target_of(kH200)->family, Family::sm90);
+  EXPECT_FALSE(target_of(kH200)->is_forced);
+  for (const DeviceProperties& p : {kA100, kRtx4090, kB200, kGb10}) {
+    ASSERT_TRUE(target_of(p)) << p.arch();
+    EXPECT_EQ(target_of(p)->family, Family::sm80) << p.arch();
+  }
+  EXPECT_FALSE(target_of(device(75, 72, 64)));
+}
+
+TEST_F(NativeTarget, TheOtherFamilyOnDemand) {
+  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
+  EXPECT_EQ(target_of(kH200)->family, Family::sm80);
+  EXPECT_TRUE(target_of(kH200)->is_forced);
+  EXPECT_FALSE(target_of(kA100)->is_forced);
+}
+
+TEST_F(NativeTarget, HopperKernelsRunNowhereElse) {
+  const Variable arch("BATTEN_NATIVE_ARCH", "sm90");
+  EXPECT_TRUE(target_of(kH200));
+  EXPECT_FALSE(target_of(kA100));
+}
+
+TEST_F(NativeTarget, OtherValuesAreErrorsThatNameTheLegalOnes) {
+  const auto message = [&] {
+    try {
+      target_of(kH200);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  {
+    const Variable arch("BATTEN_NATIVE_ARCH", "ampere");
+    EXPECT_NE(message().find("sm80 or sm90"), std::string::npos) << message();
+  }
+  const Variable limit("BATTEN_SMEM_LIMIT", "20");
+  EXPECT_NE(message().find("BATTEN_SMEM_LIMIT"), std::string::npos) << message();
+}
+
+TEST_F(NativeTarget, ALimitIsNeverMoreThanTheDeviceHas) {
+  const Variable limit("BATTEN_SMEM_LIMIT", "163");
+  EXPECT_EQ(target_of(kH200)->shared_bytes, 163 * kKilobyte);
+  EXPECT_EQ(target_of(kRtx4090)->shared_bytes, 99 * kKilobyte);
+}
+
+TEST_F(NativeTarget, ACardThatIsNotHereHasWhatItsKindHas) {
+  for (const DeviceProperties& p : {kA100, kRtx4090, kH200, kB200, kGb10}) {
+    const cost::CardProperties card{.name = p.name, .arch = p.arch(), .multiprocessors = 7};
+    ASSERT_TRUE(target_of(card)) << p.arch();
+    EXPECT_EQ(target_of(card)->shared_bytes, target_of(p)->shared_bytes) << p.arch();
+    EXPECT_EQ(target_of(card)->multiprocessors, 7);
+  }
+}
+
+TEST(NativeConfiguration, EveryDeviceHasAKernelForEveryHeadDim) {
+  for (const int kilobytes : {99, 163, 227}) {
+    const int limit = kilobytes * kKilobyte;
+    for (const int dim : sm80::head_dims()) {
+      const sm80::Configuration c = sm80::choose(dim, limit);
+      ASSERT_GT(c.warps, 0) << dim << " with " << kilobytes;
+      EXPECT_EQ(c.head_dim, dim);
+      const int ctas = c.ctas(limit);
+      EXPECT_LE(c.shared_bytes(), limit);
+      EXPECT_LE(ctas * (c.shared_bytes() + kKilobyte), limit + kKilobyte);
+      EXPECT_LE(c.warps * ctas, sm80::kMostWarps);
+    }
+  }
+}
+
+TEST(NativeConfiguration, TheChoiceKeepsMostWarpsBusy) {
+  for (const int kilobytes : {48, 64, 99, 130, 163, 200, 227}) {
+    const int limit = kilobytes * kKilobyte;
+    for (const sm80::Configuration& other : sm80::kConfigurations) {
+      const sm80::Configuration chosen = sm80::choose(other.head_dim, limit);
+      EXPECT_GE(chosen.warps * chosen.ctas(limit), other.warps * other.ctas(limit))
+          << other.str(limit) << " with " << kilobytes;
+    }
+  }
+}
+
+TEST(NativeConfiguration, MoreMemoryIsNeverWorse) {
+  for (const int dim : sm80::head_dims()) {
+    int before = 0;
+    for (int kilobytes = 48; kilobytes <= 227; ++kilobytes) {
+      const sm80::Configuration c = sm80::choose(dim, kilobytes * kKilobyte);
+      const int warps = c.warps * c.ctas(kilobytes * kKilobyte);
+      EXPECT_GE(warps, before) << dim << " with " << kilobytes;
+      before = warps;
+    }
+  }
+}
+
+TEST_F(NativeTarget, WhatIsServedDependsOnTheFamily) {
+  const Target hopper = *target_of(kH200);
+  const Target ampere = *target_of(kA100);
+  for (const int dim : {80, 192}) {
+    EXPECT_TRUE(why_not(hopper, problem_of(dim))) << dim;
+    EXPECT_FALSE(why_not(ampere, problem_of(dim))) << dim;
+  }
+  for (const Target& target : {hopper, ampere}) {
+    EXPECT_FALSE(why_not(target, problem_of(128)));
+    EXPECT_NE(why_not(target, problem_of(72)).value_or("").find("72"), std::string::npos);
+  }
+  // Addresses need no tensor map.
+  Shape shape = shape_of(100, 200);
+  EXPECT_TRUE(why_not(hopper, problem_of(128), shape, ""));
+  EXPECT_FALSE(why_not(ampere, problem_of(128), shape, ""));
+}
+
+TEST_F(NativeTarget, ATileThatTheDeviceDoesNotGetIsRefused) {
+  const Target target = *target_of(kA100);
+  const Problem problem = problem_of(128);
+  const std::string tile = sm80::choose(128, target.shared_bytes).tile();
+  for (const std::string& form : {std::string(), std::string("online"), std::string("whole"), tile})
+    EXPECT_FALSE(why_not(target, problem, shape_of(100, 200), form)) << form;
+  EXPECT_NE(why_not(target, problem, shape_of(100, 200), "128x144").value_or("").find(tile),
+            std::string::npos);
+}
+
+TEST_F(NativeTarget, TooLittleMemoryIsAReason) {
+  const Target target{Family::sm80, false, 10, 48 * kKilobyte};
+  EXPECT_NE(why_not(target, problem_of(256)).value_or("").find("48 KB"), std::string::npos);
+}
+
+TEST_F(NativeTarget, InfoNamesTheKernels) {
+  const std::string text = kernels_text(*target_of(kRtx4090));
+  for (const int dim : sm80::head_dims())
+    EXPECT_NE(text.find(std::to_string(dim)), std::string::npos) << text;
+  EXPECT_NE(text.find("99 KB"), std::string::npos) << text;
+}
+
+// A multiprocessor that computes several CTAs at a time takes the sum of their times.
+TEST_F(NativeTarget, CostsAreThoseOfAMultiprocessor) {
+  const Target target = *target_of(kA100);
+  const Problem problem = problem_of(128);
+  const Shape shape = shape_of(128 * 108, 4096);  // 32 tiles for each multiprocessor
+  const cost::Work work = work_of(target, problem, shape, {});
+  EXPECT_GT(ctas_of(target, problem), target.multiprocessors);
+  EXPECT_NEAR(work.blocks, 32 * 4096 / cost::kUnitKeys, 0.05 * 32 * 32);
+}
+
+TEST_F(NativeTarget, ForcedFamiliesAreEstimates) {
+  const cost::CardProperties properties{.name = "x", .arch = 90, .multiprocessors = 132};
+  cost::Card card(properties);
+  card.set({.kernel = "native", .head_dim = 128, .tile_us = 1, .block_us = 1},
+           cost::Origin::shipped);
+  const auto own = predict(card, problem_of(128), shape_of(4096, 4096), {});
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->origin, cost::Origin::shipped);
+  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
+  const auto forced = predict(card, problem_of(128), shape_of(4096, 4096), {});
+  ASSERT_TRUE(forced);
+  EXPECT_EQ(forced->origin, cost::Origin::estimated);
+  EXPECT_GT(forced->us, own->us);
+}
+
+}  // namespace
+}  // namespace batten::impl::native
