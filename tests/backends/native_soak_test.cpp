@@ -131,7 +131,7 @@ SoakCase random_case(std::uint64_t seed) {
          kPool / 2)
     c.kv /= 2;
   while ((c.batch * (c.q + kGap) + kGap) * c.problem.num_heads * c.problem.head_dim > kMostOut)
-    c.q /= 2;
+    (c.q > 1 ? c.q : c.batch) /= 2;
   const double usual = 1 / std::sqrt(static_cast<double>(c.problem.head_dim));
   c.scale = one_of(usual, usual, usual, 6 * usual, 30 * usual, -usual, 0.0, 0.01);
   c.problem.scale = c.scale;

@@ -123,7 +123,7 @@ class Consumer {
     const int stage = tiles_ % P::kQueryStages;
     wait(shared_.full_q[stage][group_], tiles_ / P::kQueryStages & 1);
     if constexpr (P::kQueriesInRegisters) {
-      if (shared_.tile[stage][group_].blocks > 0) load_queries(stage);
+      if (from_lane_0(&shared_.tile[stage][group_].blocks) > 0) load_queries(stage);
     }
   }
 
@@ -131,9 +131,21 @@ class Consumer {
   __device__ __forceinline__ bool next_tile(TileRecord& tile) {
     const int stage = tiles_ % P::kQueryStages;
     ++tiles_;
-    tile = shared_.tile[stage][group_];
+    const TileRecord& record = shared_.tile[stage][group_];
+    tile.place = {from_lane_0(&record.place.head), from_lane_0(&record.place.row),
+                  from_lane_0(&record.place.sample_or_end)};
+    tile.blocks = from_lane_0(&record.blocks);
+    tile.end_of_queries = from_lane_0(&record.end_of_queries);
+    tile.keys = from_lane_0(&record.keys);
+    tile.shift = from_lane_0(&record.shift);
+    tile.round = from_lane_0(&record.round);
     query_stage_ = stage;
     return tile.blocks > 0;
+  }
+
+  // Who reads the record is who says that it has been read.
+  static __device__ __forceinline__ int from_lane_0(const std::int32_t* word) {
+    return __shfl_sync(~0u, lane() == 0 ? *word : 0, 0);
   }
 
   __device__ __forceinline__ void load_queries(int stage) {
@@ -151,7 +163,8 @@ class Consumer {
   // turn at shared memory does not hold up an arrival that comes after it. Others: when the last
   // product that reads them is done.
   __device__ __forceinline__ void release_queries() {
-    arrive(shared_.empty_q[query_stage_][group_]);
+    __syncwarp();
+    if (lane() == 0) arrive(shared_.empty_q[query_stage_][group_]);
   }
   __device__ __forceinline__ void first_scores_are_issued() {
     if constexpr (P::kQueriesInRegisters) release_queries();

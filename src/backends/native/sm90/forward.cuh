@@ -14,7 +14,7 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
     for (int i = 0; i < P::kQueryStages; ++i) {
       for (int group = 0; group < P::kGroups; ++group) {
         cuda::ptx::mbarrier_init(&shared.full_q[i][group], 1);
-        cuda::ptx::mbarrier_init(&shared.empty_q[i][group], 128);
+        cuda::ptx::mbarrier_init(&shared.empty_q[i][group], P::kGroupRows / P::kWarpRows);
       }
     }
     for (int i = 0; i < P::kStages; ++i) {
