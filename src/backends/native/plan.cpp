@@ -215,8 +215,11 @@ class NativePlan final : public Plan {
       run_divided(a, call.stream, workspace);
       return;
     }
-    for (std::int64_t first = 0; first < shape.batch; first += samples_of_launch_) {
-      const std::int64_t samples = std::min<std::int64_t>(samples_of_launch_, shape.batch - first);
+    // Fewer than the plan knows of where offsets are on the host: they are not in its key.
+    const std::int64_t step =
+        std::min<std::int64_t>(samples_of_launch_, samples_of_launch(problem_, shape, ctas_));
+    for (std::int64_t first = 0; first < shape.batch; first += step) {
+      const std::int64_t samples = std::min(step, shape.batch - first);
       a.first_sample = static_cast<std::int32_t>(first);
       std::int64_t position = 0;
       const auto place = [&](Source source, const std::int32_t* numbers, std::int64_t count) {
@@ -417,7 +420,7 @@ class NativePlan final : public Plan {
   bool online_;
   Division division_;
   std::int32_t row_tiles_ = 0;
-  int samples_of_launch_ = 1;
+  int samples_of_launch_ = 1;     // at most
   int section_heads_ = 1;         // causal
   std::int32_t cached_keys_ = 0;  // Deal's; 0: tiles are dealt out in rounds
   const Counts counts_;

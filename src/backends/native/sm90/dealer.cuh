@@ -15,7 +15,6 @@ class Dealer {
       : shared_(shared), a_(a) {}
 
   __device__ __forceinline__ void run(const std::uint32_t* redo) {
-    if (a_.deal.samples == nullptr) return;
     Deck deck;
     if (redo == nullptr || a_.online != 0) {
       // One number is under way while the tile before is handed out. A CTA that has had as many as
