@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -153,7 +152,7 @@ class WanBench {
   }
 
   int run() {
-    prepare_output();
+    prepare_output(o_.output);
     started_ = utc_time();
     device_ = open_device(o_.device, o_.backends.front(), info_);
     const MemoryNeed need = memory_need(config_, shape_, device_.dtype, 1);
@@ -210,13 +209,6 @@ class WanBench {
       throw UsageError("--layers needs --random-weights: a checkpoint's layers belong together");
     if (o_.backends.empty()) o_.backends = {"auto"};
     for (const std::string& backend : o_.backends) check_backend_name("--backends", backend, info_);
-  }
-
-  void prepare_output() const {
-    const std::filesystem::path folder = std::filesystem::path(o_.output).parent_path();
-    std::error_code ignored;  // check_writable() words it
-    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-    check_writable(o_.output);
   }
 
   std::string name() const { return o_.model.empty() ? o_.preset : checkpoint_->source(); }

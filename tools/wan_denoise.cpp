@@ -84,8 +84,8 @@ class WanDenoise {
   }
 
   int run() {
-    check_writable(o_.output);
     begin_state();
+    prepare_output(o_.output);
     started_ = utc_time();
     if (state_.complete()) {
       print_report("complete already");

@@ -337,7 +337,10 @@ class BadInput(WanTest):
             self.fails(USAGE, *self.denoise(*options), says=says)
         self.fails(UNAVAILABLE, *self.denoise("--dtype", "bfloat16"), says=["float32, not in bfloat16"])
         self.fails(UNAVAILABLE, *self.denoise("--backend", "cudnn"), says="cudnn")
-        self.fails(BAD_INPUT, *self.denoise(out="nowhere/out.safetensors"), says="nowhere")
+        (self.folder / "file").touch()
+        self.fails(BAD_INPUT, *self.denoise(out="file/out.safetensors"), says="file/out.safetensors")
+        self.succeeds(*self.denoise("--steps", 1, out="new/folder/out.safetensors"))
+        self.latents("new/folder/out.safetensors")
 
     def test_no_openblas(self):
         self.fails(UNAVAILABLE, *self.denoise(), env={"BATTEN_OPENBLAS": "/none"}, says=["OpenBLAS", "/none"])
