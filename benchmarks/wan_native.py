@@ -7,12 +7,14 @@
 Makes a model of Wan 2.1 1.3B's shape with random weights and saves it as a checkpoint. First, at --check-frames, the
 velocity of one forward: of diffusers in float32, of diffusers in bfloat16 and of `batten wan denoise` (one step of
 Euler from sigma 1, whose difference is the velocity). Then forwards are timed in turns: diffusers with compiled blocks
-and PyTorch's cuDNN attention, `batten wan bench` on the checkpoint, diffusers again.
+and each kernel of --attention, `batten wan bench` on the checkpoint, diffusers again. The kernels are contenders of
+wan_diffusers.py, beside this file, which needs the batten package.
 """
 
 import argparse
 import contextlib
 import datetime
+import importlib.util
 import json
 import pathlib
 import platform
@@ -24,8 +26,8 @@ import time
 
 import diffusers
 import torch
+import wan_diffusers
 from safetensors.torch import load_file, save_file
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # Weights that diffusers keeps in float32 when it loads a Wan checkpoint.
 KEPT_FLOAT32 = ("time_embedder", "scale_shift_table", "norm1", "norm2", "norm3")
@@ -46,6 +48,8 @@ def parse():
     parser.add_argument("--height", type=int, default=480)
     parser.add_argument("--frames", type=int, default=81)
     parser.add_argument("--check-frames", type=int, default=9)
+    parser.add_argument("--attention", nargs="+", metavar="KERNEL",
+                        help="of diffusers [sdpa:cudnn, and fa3 where it can be imported; sdpa on a CPU]")
     parser.add_argument("--backends", nargs="+", default=["auto"], help="of batten")
     parser.add_argument("--bench-options", nargs="*", default=[], help="more options of `batten wan bench`, without --")
     parser.add_argument("--warmups", type=int, default=2)
@@ -53,7 +57,16 @@ def parse():
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--folder", help="for the checkpoint [a temporary one]")
     parser.add_argument("--output", help="a JSON file")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.attention = options.attention or available(options)
+    return options
+
+
+def available(options):
+    """The kernels that diffusers is timed with, unless they are named."""
+    if options.device == "cpu":
+        return ["sdpa"]
+    return ["sdpa:cudnn"] + (["fa3"] if importlib.util.find_spec("flash_attn_interface") else [])
 
 
 @torch.no_grad()
@@ -103,12 +116,6 @@ def forward(model, options, latents, text, timestep):
                  return_dict=False)[0]
 
 
-def kernel(options):
-    if options.device == "cpu":
-        return contextlib.nullcontext()
-    return sdpa_kernel(SDPBackend.CUDNN_ATTENTION)
-
-
 def synchronize(options):
     if options.device != "cpu":
         torch.cuda.synchronize()
@@ -143,29 +150,34 @@ def check(model, options, folder):
     expected = forward(model, options, latents, text, 1000.0).float().cpu()
     errors = {"batten": relative(batten_velocity(options, folder, latents, text), expected)}
     to_bfloat16(model)
-    with kernel(options):
-        errors["diffusers_bfloat16"] = relative(forward(model, options, latents, text, 1000.0), expected)
-    errors["passed"] = errors["batten"] <= ERROR_FACTOR * errors["diffusers_bfloat16"]
+    others = {}
+    for attention in options.attention:
+        wan_diffusers.use(model, attention)
+        others[attention] = relative(forward(model, options, latents, text, 1000.0), expected)
+    errors["diffusers_bfloat16"] = others
+    errors["passed"] = errors["batten"] <= ERROR_FACTOR * max(others.values())
+    listed = ", ".join(f"{error:.2e} ({attention})" for attention, error in others.items())
     print(f"against diffusers in float32, {options.check_frames} frames: batten {errors['batten']:.2e}, diffusers in "
-          f"bfloat16 {errors['diffusers_bfloat16']:.2e}", flush=True)
+          f"bfloat16 {listed}", flush=True)
     return errors
 
 
 @torch.no_grad()
-def time_diffusers(model, options):
+def time_diffusers(model, options, attention):
+    """Seconds of each forward."""
+    wan_diffusers.use(model, attention)
     latents, text = inputs(options, options.frames, torch.bfloat16)
     dtype = model.proj_out.weight.dtype
     latents, text = latents.to(options.device, dtype), text.to(options.device, dtype)
     timestep = torch.tensor([500.0], device=options.device)
     samples = []
-    with kernel(options):
-        for i in range(options.warmups + options.repeats):
-            synchronize(options)
-            start = time.perf_counter()
-            model(latents, timestep, text, return_dict=False)
-            synchronize(options)
-            if i >= options.warmups:
-                samples.append(time.perf_counter() - start)
+    for i in range(options.warmups + options.repeats):
+        synchronize(options)
+        start = time.perf_counter()
+        model(latents, timestep, text, return_dict=False)
+        synchronize(options)
+        if i >= options.warmups:
+            samples.append(time.perf_counter() - start)
     return samples
 
 
@@ -187,23 +199,29 @@ def main():
         errors = check(model, options, folder)
         if not options.no_compile:
             model.compile_repeated_blocks(fullgraph=True, dynamic=False)
-        before = time_diffusers(model, options)
+        before = {attention: time_diffusers(model, options, attention) for attention in options.attention}
         if options.device != "cpu":
             torch.cuda.empty_cache()
         bench = time_batten(options, folder)
-        after = time_diffusers(model, options)
-    seconds = statistics.median(before + after)
-    print(f"diffusers{'' if options.no_compile else ', compiled'}: {seconds:.4f} s a forward "
-          f"({statistics.median(before):.4f} before, {statistics.median(after):.4f} after batten)")
+        after = {attention: time_diffusers(model, options, attention) for attention in options.attention}
+    others = {}
+    for attention in options.attention:
+        first, second = statistics.median(before[attention]), statistics.median(after[attention])
+        seconds = statistics.median(before[attention] + after[attention])
+        others[attention] = {"before": before[attention], "after": after[attention], "median": seconds}
+        print(f"diffusers{'' if options.no_compile else ', compiled'}, {attention}: {seconds:.4f} s a forward "
+              f"({first:.4f} before, {second:.4f} after batten)")
     for result in bench["results"]:
-        result["speedup_over_diffusers"] = seconds / result["seconds_per_forward"]
-        print(f"batten, {result['backend']}: {result['seconds_per_forward']:.4f} s, "
-              f"{result['speedup_over_diffusers']:.3f}x as fast")
+        own = result["seconds_per_forward"]
+        result["speedup_over_diffusers"] = {name: other["median"] / own for name, other in others.items()}
+        listed = ", ".join(f"{ratio:.3f}x as fast as with {name}"
+                           for name, ratio in result["speedup_over_diffusers"].items())
+        print(f"batten, {result['backend']}: {own:.4f} s, {listed}")
     report = {
         "command": " ".join(sys.argv), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(),
         "python": platform.python_version(), "torch": torch.__version__, "diffusers": diffusers.__version__,
         "compiled": not options.no_compile, "errors": errors,
-        "diffusers_seconds": {"before": before, "after": after, "median": seconds}, "batten": bench,
+        "diffusers_seconds": others, "batten": bench,
     }
     if options.output:
         pathlib.Path(options.output).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

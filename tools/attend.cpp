@@ -80,7 +80,7 @@ class Attend {
       : options_(options), console_(console), input_(options.input) {}
 
   int run() {
-    check_writable(options_.output);
+    prepare_output(options_.output);
     const LibraryInfo info = library_info();
     if (!options_.backend.empty()) check_backend_name("--backend", options_.backend, info);
     device_ = choose_device(options_.device, options_.backend, input_.dtype(), info);

@@ -5,7 +5,6 @@
 #include <batten/batten.hpp>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,14 +32,6 @@ constexpr std::uint64_t kSeed = 0;
 // On the CPU the reference of a larger call takes longer than measuring it: sampled rows from here
 // on.
 constexpr double kBenchSampleAboveFlops = 2e10;
-
-// The folder of the default output may not exist yet.
-void prepare_output(const std::string& output) {
-  const std::filesystem::path folder = std::filesystem::path(output).parent_path();
-  std::error_code ignored;  // check_writable() words it
-  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  check_writable(output);
-}
 
 // Without --backends: all that run on the device, in the order of `auto`; the reference is no
 // rival.

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <batten/batten.hpp>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -127,7 +126,8 @@ class Tune {
 
   int run() {
     card_ = card_of(device_);
-    prepare_output();
+    name_output();
+    prepare_output(output_);
     TuneTimer timer(device_);
     sources_ = {
         .work = [&](const TuneCall& call) { return work_in(explain_call(call, device_), call); },
@@ -151,18 +151,13 @@ class Tune {
   }
 
  private:
-  void prepare_output() {
+  void name_output() {
     output_ = o_.output;
-    if (output_.empty() && card_["file"].is_string()) {
-      output_ = card_["file"].get<std::string>();
-      std::error_code ignored;  // check_writable() words it
-      std::filesystem::create_directories(std::filesystem::path(output_).parent_path(), ignored);
-    }
+    if (output_.empty() && card_["file"].is_string()) output_ = card_["file"].get<std::string>();
     if (output_.empty()) {
       fail(ErrorCode::InvalidArgument,
            "there is no folder to keep the constants in: set HOME or BATTEN_CACHE_DIR, or give -o");
     }
-    check_writable(output_);
   }
 
   std::vector<TunedKernel> measure_kernels() {

@@ -121,7 +121,7 @@ int run_verify(const VerifyOptions& options, const Console& console) {
     throw UsageError(fmt::format("--threads: {} is less than 1", options.threads));
   const LibraryInfo info = library_info();
   const std::vector<Entry> entries = entries_of(options, info);
-  if (!options.json.empty()) check_writable(options.json);
+  if (!options.json.empty()) prepare_output(options.json);
 
   VerifyReport report;
   report.set = options.full ? "full" : "quick";

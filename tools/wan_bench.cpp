@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/error.hpp"
+#include "io/text.hpp"
 #include "support/command_line.hpp"
 #include "support/console.hpp"
 #include "support/exit_code.hpp"
@@ -30,8 +31,9 @@ namespace batten::tools {
 namespace {
 
 constexpr std::uint64_t kWeightsSeed = 0;
-constexpr int kTimedSteps = 3;        // for the split
-constexpr int kStandAloneCalls = 10;  // of each attention
+constexpr int kTimedSteps = 3;              // for the split
+constexpr int kStandAloneCalls = 10;        // of each attention
+constexpr std::int64_t kImageTokens = 257;  // of CLIP, which I2V models read
 
 struct WanBenchOptions {
   std::string preset;
@@ -41,12 +43,13 @@ struct WanBenchOptions {
   DeviceOptions device;
   std::int64_t batch = 1;
   std::int64_t layers = 0;
-  std::int64_t image_tokens = 257;
+  std::optional<std::int64_t> image_tokens;
   int steps = 50;
   int passes = 2;
   int warmups = 2;
   int repeats = 5;
   bool random_weights = false;
+  bool sides_given = false;  // --width or --height
   std::vector<std::string> backends;
   std::string output = "results/wan_bench.json";
 };
@@ -54,8 +57,9 @@ struct WanBenchOptions {
 struct Result {
   std::string backend;
   std::vector<double> samples;  // seconds of a forward
-  wan::Ops::Times split;        // of one forward
-  double attention_alone = 0;   // all of a forward's attention calls, by themselves
+  // Of one forward, and of all its attention calls by themselves; none where Ctrl-C came first.
+  std::optional<wan::Ops::Times> split;
+  std::optional<double> attention_alone;
   std::map<std::string, Receipt> receipts;
   std::size_t used_bytes = 0;
   std::size_t attention_bytes = 0;
@@ -133,8 +137,11 @@ class StandAlone {
 
 class WanBench {
  public:
-  WanBench(WanBenchOptions options, std::string command)
-      : o_(std::move(options)), command_(std::move(command)), info_(library_info()) {
+  WanBench(WanBenchOptions options, std::string command, const Console& console)
+      : o_(std::move(options)),
+        command_(std::move(command)),
+        console_(console),
+        info_(library_info()) {
     check_usage();
     if (!o_.model.empty()) {
       checkpoint_ = wan::Checkpoint::open(o_.model);
@@ -142,29 +149,25 @@ class WanBench {
     } else {
       config_ = wan::preset(o_.preset);
     }
-    if (o_.layers > 0) config_.layers = std::min(config_.layers, o_.layers);
+    check_against_model();
+    if (o_.layers > 0) config_.layers = o_.layers;
     apply_size(o_.size, config_, o_.video);
     shape_ = latent_shape(config_, o_.video);
     shape_.batch = o_.batch;
     shape_.image_tokens = !config_.takes_image()         ? 0
                           : config_.image_pos_tokens > 0 ? config_.image_pos_tokens
-                                                         : o_.image_tokens;
+                                                         : o_.image_tokens.value_or(kImageTokens);
     wan::check(config_, shape_);
   }
 
   int run() {
-    prepare_output();
+    prepare_output(o_.output);
     started_ = utc_time();
     device_ = open_device(o_.device, o_.backends.front(), info_);
     const MemoryNeed need = memory_need(config_, shape_, device_.dtype, 1);
     check_memory(need, device_);
     // One that is not available must not cost what the others measured.
-    for (const std::string& backend : o_.backends) {
-      Attention({.dtype = device_.dtype,
-                 .num_heads = static_cast<int>(config_.heads),
-                 .head_dim = static_cast<int>(config_.head_dim)},
-                device_.device, {.backend = backend});
-    }
+    for (const std::string& backend : o_.backends) check_backend(backend, config_, device_);
     rate_ = wan::matrix_rate(*device_.ops, device_.dtype);
     const bool random = !checkpoint_ || o_.random_weights;
     const wan::Weights weights =
@@ -172,16 +175,21 @@ class WanBench {
                : wan::Weights::load(*device_.ops, *checkpoint_, device_.dtype);
     fmt::print("{}", headline(need));
     std::fflush(stdout);
-    Progress progress(o_.backends.size());
-    for (std::size_t i = 0; i < o_.backends.size() && !interrupted(); ++i) {
-      progress.update(i, o_.backends[i]);
-      results_.push_back(measure(weights, o_.backends[i]));
+    const std::exception_ptr failure = measure_all(weights);
+    complete_ = !interrupted() && failure == nullptr;
+    if (!results_.empty()) {  // else an earlier file would be replaced by nothing
+      fmt::print("{}", table());
+      write_text(o_.output, report(need).dump(1) + "\n");
+      fmt::print("wrote {}\n", o_.output);
     }
-    progress.clear();
-    throw_if_interrupted();
-    fmt::print("{}", table());
-    write_text(o_.output, report(need).dump(1) + "\n");
-    fmt::print("wrote {}\n", o_.output);
+    if (interrupted()) {
+      console_.error(results_.empty()
+                         ? std::string("interrupted before the first result; nothing was written")
+                         : fmt::format("interrupted; what was measured up to here is in '{}'",
+                                       io::printable_path(o_.output)));
+      return kExitInterrupted;
+    }
+    if (failure != nullptr) std::rethrow_exception(failure);
     return kExitOk;
   }
 
@@ -193,11 +201,18 @@ class WanBench {
     };
     at_least("--batch", o_.batch, 1);
     at_least("--steps", o_.steps, 1);
-    at_least("--passes", o_.passes, 1);
     at_least("--warmups", o_.warmups, 1);
     at_least("--repeats", o_.repeats, 1);
     at_least("--layers", o_.layers, 0);
-    at_least("--image-tokens", o_.image_tokens, 1);
+    at_least("--image-tokens", o_.image_tokens.value_or(1), 1);
+    if (o_.passes != 1 && o_.passes != 2) {
+      throw UsageError(
+          fmt::format("--passes: {} is neither 2 (with guidance) nor 1 (without)", o_.passes));
+    }
+    if (!o_.size.empty() && o_.sides_given) {
+      throw UsageError(fmt::format(
+          "--size {} states width and height: leave it out, or --width and --height", o_.size));
+    }
     if (o_.preset.empty() == o_.model.empty()) throw UsageError("give either --preset or --model");
     const std::vector<std::string>& names = wan::preset_names();
     if (!o_.preset.empty() && std::find(names.begin(), names.end(), o_.preset) == names.end()) {
@@ -212,11 +227,22 @@ class WanBench {
     for (const std::string& backend : o_.backends) check_backend_name("--backends", backend, info_);
   }
 
-  void prepare_output() const {
-    const std::filesystem::path folder = std::filesystem::path(o_.output).parent_path();
-    std::error_code ignored;  // check_writable() words it
-    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-    check_writable(o_.output);
+  // Options that this model leaves nothing to do.
+  void check_against_model() const {
+    if (o_.layers > config_.layers) {
+      throw UsageError(fmt::format("--layers: {} is more than the {} of {}; leave it out for all",
+                                   o_.layers, config_.layers, name()));
+    }
+    if (!o_.image_tokens) return;
+    if (!config_.takes_image()) {
+      throw UsageError(
+          fmt::format("--image-tokens: {} takes no image embeddings; leave it out", name()));
+    }
+    if (config_.image_pos_tokens > 0 && config_.image_pos_tokens != *o_.image_tokens) {
+      throw UsageError(
+          fmt::format("--image-tokens: {} has positions for {}, not for {}; leave it out", name(),
+                      config_.image_pos_tokens, *o_.image_tokens));
+    }
   }
 
   std::string name() const { return o_.model.empty() ? o_.preset : checkpoint_->source(); }
@@ -236,6 +262,22 @@ class WanBench {
         rate_, device_.ops->library());
   }
 
+  // What goes wrong with one backend, and Ctrl-C, must not lose what the others measured.
+  std::exception_ptr measure_all(const wan::Weights& weights) {
+    Progress progress(o_.backends.size());
+    try {
+      for (std::size_t i = 0; i < o_.backends.size() && !interrupted(); ++i) {
+        progress.update(i, o_.backends[i]);
+        Result result = measure(weights, o_.backends[i]);
+        if (!result.samples.empty()) results_.push_back(std::move(result));
+      }
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+  // Stops early when interrupted.
   Result measure(const wan::Weights& weights, const std::string& backend) {
     using Clock = std::chrono::steady_clock;
     Result result{.backend = backend};
@@ -259,26 +301,24 @@ class WanBench {
         session.step();
         result.samples.push_back(std::chrono::duration<double>(Clock::now() - start).count());
       }
-      throw_if_interrupted();
-      result.split = median_split(session);
       result.receipts = session.receipts();
       result.attention_bytes = session.attention_bytes();
       const std::size_t free = device_.ops->free_bytes();
       result.used_bytes = device_.free_at_start > free ? device_.free_at_start - free : 0;
+      result.split = median_split(session);
     }
+    if (interrupted()) return result;
     result.attention_alone =
         StandAlone(*device_.ops, config_, shape_, device_.dtype, backend, o_.device.threads)
             .seconds();
     return result;
   }
 
-  wan::Ops::Times median_split(wan::Session& session) const {
+  std::optional<wan::Ops::Times> median_split(wan::Session& session) const {
     std::vector<wan::Ops::Times> all;
     const int steps = device_.device.is_cpu() ? 1 : std::min(kTimedSteps, o_.repeats);
-    for (int i = 0; i < steps; ++i) {
-      throw_if_interrupted();
-      all.push_back(session.timed_step());
-    }
+    for (int i = 0; i < steps && !interrupted(); ++i) all.push_back(session.timed_step());
+    if (all.empty()) return std::nullopt;
     std::sort(all.begin(), all.end(),
               [](const auto& a, const auto& b) { return a.total() < b.total(); });
     return all[all.size() / 2];
@@ -301,17 +341,25 @@ class WanBench {
     for (const Result& r : results_) {
       const double forward = median(r.samples);
       const double rate = wan::flops(config_, shape_).total() / forward / 1e12;
-      table.add({r.backend, fmt::format("{:.4g}", forward),
-                 fmt::format("{:.4g}", forward * o_.passes),
-                 fmt::format("{:.4g}", forward * o_.passes * o_.steps),
-                 fmt::format("{:.4g}", r.split.attention), fmt::format("{:.4g}", r.split.linear),
-                 fmt::format("{:.4g}", r.split.other),
-                 fmt::format("{:.1f}", 100 * r.split.other / r.split.total()),
-                 fmt::format("{:.3f}", r.attention_alone / r.split.attention),
-                 fmt::format("{:.4g}", rate), fmt::format("{:.3f}", rate / rate_),
-                 fmt::format("{:.2f}", gib(r.used_bytes))});
+      std::vector<Table::Cell> row{r.backend, fmt::format("{:.4g}", forward),
+                                   fmt::format("{:.4g}", forward * o_.passes),
+                                   fmt::format("{:.4g}", forward * o_.passes * o_.steps)};
+      for (std::string& cell : split_cells(r)) row.emplace_back(std::move(cell));
+      row.emplace_back(fmt::format("{:.4g}", rate));
+      row.emplace_back(fmt::format("{:.3f}", rate / rate_));
+      row.emplace_back(fmt::format("{:.2f}", gib(r.used_bytes)));
+      table.add(std::move(row));
     }
     return table.str();
+  }
+
+  // Attention, linears, rest, its part, and attention by itself over attention in the model.
+  static std::vector<std::string> split_cells(const Result& r) {
+    if (!r.split) return std::vector<std::string>(5, "-");
+    const wan::Ops::Times& s = *r.split;
+    return {fmt::format("{:.4g}", s.attention), fmt::format("{:.4g}", s.linear),
+            fmt::format("{:.4g}", s.other), fmt::format("{:.1f}", 100 * s.other / s.total()),
+            r.attention_alone ? fmt::format("{:.3f}", *r.attention_alone / s.attention) : "-"};
   }
 
   Json report(const MemoryNeed& need) const {
@@ -336,6 +384,7 @@ class WanBench {
            {"matrix_tflops", rate_},
            {"linear_library", device_.ops->library()},
            {"linears_tuned", o_.device.tune_linears},
+           {"complete", complete_},
            {"results", Json::array()}};
     for (const Result& r : results_) j["results"].push_back(result_json(r));
     return j;
@@ -344,32 +393,41 @@ class WanBench {
   Json result_json(const Result& r) const {
     const double forward = median(r.samples);
     const double rate = wan::flops(config_, shape_).total() / forward / 1e12;
-    const wan::Flops f = wan::flops(config_, shape_);
     Json j{{"backend", r.backend},
            {"seconds_per_forward", forward},
            {"seconds_per_step", forward * o_.passes},
            {"seconds_per_video", forward * o_.passes * o_.steps},
-           {"split",
-            {{"attention", r.split.attention},
-             {"linear", r.split.linear},
-             {"other", r.split.other},
-             {"total", r.split.total()}}},
-           {"other_percent", 100 * r.split.other / r.split.total()},
-           {"attention_tflops", f.attention() / r.split.attention / 1e12},
-           {"linear_tflops", f.linear / r.split.linear / 1e12},
-           {"attention_alone_seconds", r.attention_alone},
-           {"attention_alone_ratio", r.attention_alone / r.split.attention},
            {"tflops", rate},
            {"of_matrix_rate", rate / rate_},
            {"used_bytes", r.used_bytes},
            {"attention_scratch_bytes", r.attention_bytes},
            {"samples_seconds", r.samples}};
+    if (r.split) j.update(split_json(r));
     for (const auto& [which, receipt] : r.receipts) j["receipts"][which] = receipt_json(receipt);
+    return j;
+  }
+
+  Json split_json(const Result& r) const {
+    const wan::Flops f = wan::flops(config_, shape_);
+    const wan::Ops::Times& s = *r.split;
+    Json j{{"split",
+            {{"attention", s.attention},
+             {"linear", s.linear},
+             {"other", s.other},
+             {"total", s.total()}}},
+           {"other_percent", 100 * s.other / s.total()},
+           {"attention_tflops", f.attention() / s.attention / 1e12},
+           {"linear_tflops", f.linear / s.linear / 1e12}};
+    if (r.attention_alone) {
+      j["attention_alone_seconds"] = *r.attention_alone;
+      j["attention_alone_ratio"] = *r.attention_alone / s.attention;
+    }
     return j;
   }
 
   WanBenchOptions o_;
   std::string command_;
+  const Console& console_;
   std::string started_;
   LibraryInfo info_;
   std::optional<wan::Checkpoint> checkpoint_;
@@ -378,6 +436,7 @@ class WanBench {
   WanDevice device_;
   double rate_ = 0;
   std::vector<Result> results_;
+  bool complete_ = false;  // every backend measured to its end
 };
 
 }  // namespace
@@ -396,7 +455,8 @@ Verb add_wan_bench(CLI::App& parent) {
     app->add_option(name, value, help)->capture_default_str()->type_name("N");
   };
   number("--batch", o->batch, "Videos in a forward");
-  number("--image-tokens", o->image_tokens, "Image tokens of I2V models");
+  app->add_option("--image-tokens", o->image_tokens, "Image tokens of I2V models [257]")
+      ->type_name("N");
   app->add_option("--layers", o->layers, "Only so many layers [all]")->type_name("N");
   number("--steps", o->steps, "Steps of a video, for the time of one");
   number("--passes", o->passes, "Forwards of a step: 2 with guidance, 1 without");
@@ -417,8 +477,14 @@ Examples:
 
 Seconds of a forward (a CUDA graph), of a step and of a video; of one forward, what attention,
 linears and the rest take; how long attention takes by itself over what it takes in the model; FLOPs
-over time, and what part that is of a large matrix product's.)");
-  return {app, [app, o](const Console&) { return WanBench(*o, command_line(*app)).run(); }, {}};
+over time, and what part that is of a large matrix product's. Ctrl-C ends after the forward and
+saves what was measured (exit code 130).)");
+  return {app,
+          [app, o](const Console& console) {
+            o->sides_given = app->count("--width") + app->count("--height") > 0;
+            return WanBench(*o, command_line(*app), console).run();
+          },
+          {}};
 }
 
 }  // namespace batten::tools

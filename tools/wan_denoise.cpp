@@ -45,7 +45,7 @@ struct WanDenoiseOptions {
   int steps = 50;
   double guidance = 5;
   double shift = 3;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;
   int save_every = 5;
   bool cfg_batch = false;
   bool resume = false;
@@ -69,6 +69,7 @@ class WanDenoise {
         console_(console),
         info_(library_info()) {
     check_usage();
+    warn_of_unused();
     checkpoint_ = wan::Checkpoint::open(o_.model);
     latent_ = latent_shape(config(), o_.video);
     read_conditions();
@@ -84,20 +85,23 @@ class WanDenoise {
   }
 
   int run() {
-    check_writable(o_.output);
     begin_state();
+    prepare_output(o_.output);
     started_ = utc_time();
     if (state_.complete()) {
-      print_report("complete already");
+      print_plan();
+      print_result("complete already");
       return kExitOk;
     }
     device_ = open_device(o_.device, o_.backend, info_);
+    check_backend(o_.backend, config(), device_);
     need_ = memory_need(config(), shape_, device_.dtype, passes_);
     check_memory(need_, device_);
     // Before the weights are read: a name that is missing is said at once.
     checkpoint_->check(wan::make_layout(config(), device_.dtype));
+    print_plan();
     if (o_.dry_run) {
-      print_report("not run");
+      print_result("not run");
       return kExitOk;
     }
     const wan::Weights weights = wan::Weights::load(*device_.ops, *checkpoint_, device_.dtype);
@@ -108,19 +112,20 @@ class WanDenoise {
     receipts_ = denoiser.session().receipts();
     if (state_.done == 0) throw Interrupted();  // before the first step: there is nothing to save
     if (!state_.complete()) {
-      print_report("interrupted");
+      print_result("interrupted");
       console_.error(
           fmt::format("interrupted after {} of {} steps, which are in '{}'; go on with "
                       "--resume",
                       state_.done, o_.steps, io::printable_path(o_.output)));
       return kExitInterrupted;
     }
-    print_report("complete");
+    print_result("complete");
     return kExitOk;
   }
 
  private:
   const wan::Config& config() const { return checkpoint_->config(); }
+  std::uint64_t seed() const { return o_.seed.value_or(0); }
 
   void check_usage() {
     const auto known = [](const char* option, const std::string& value,
@@ -147,6 +152,15 @@ class WanDenoise {
     if (!o_.backend.empty()) check_backend_name("--backend", o_.backend, info_);
   }
 
+  void warn_of_unused() const {
+    if (o_.guidance <= 1 && !o_.negative.empty())
+      console_.warning("--guidance {} is none: --negative-embeds is not used", o_.guidance);
+    if (o_.guidance <= 1 && o_.cfg_batch)
+      console_.warning("--guidance {} is none: --cfg-batch is not used", o_.guidance);
+    if (o_.seed && !o_.start.empty())
+      console_.warning("--latents holds the noise: --seed {} is not used", *o_.seed);
+  }
+
   void read_conditions() {
     FloatTensor text = read_text(o_.prompt, {"prompt_embeds", "text"}, config());
     conditions_.videos = text.shape[0];
@@ -156,11 +170,7 @@ class WanDenoise {
   }
 
   void read_negative() {
-    if (o_.guidance <= 1) {
-      if (!o_.negative.empty())
-        console_.warning("--guidance {} is none: --negative-embeds is not used", o_.guidance);
-      return;
-    }
+    if (o_.guidance <= 1) return;
     constexpr const char* kName = "negative_prompt_embeds";
     std::string path = o_.negative;
     if (path.empty() && has_tensor(o_.prompt, kName)) path = o_.prompt;
@@ -234,7 +244,7 @@ class WanDenoise {
     std::size_t count = 1;
     for (const std::int64_t extent : state_.shape) count *= static_cast<std::size_t>(extent);
     state_.latents = o_.start.empty()
-                         ? wan::noise(count, o_.seed)
+                         ? wan::noise(count, seed())
                          : read_tensor(o_.start, "latents", state_.shape, "the latent").values;
     state_.run = run_json();
     if (!there) return;
@@ -245,9 +255,13 @@ class WanDenoise {
            io::printable_path(o_.output), there->done);
     }
     check_same_run(*there, state_.run, o_.output);
-    if (there->shape != state_.shape)
-      fail(ErrorCode::InvalidArgument, "'{}' holds latents of another shape",
-           io::printable_path(o_.output));
+    if (there->shape != state_.shape) {
+      fail(
+          ErrorCode::InvalidArgument,
+          "'{}' holds latents [{}], and this run makes [{}]; resume with the same size and prompts",
+          io::printable_path(o_.output), fmt::join(there->shape, ", "),
+          fmt::join(state_.shape, ", "));
+    }
     state_ = std::move(*there);
   }
 
@@ -258,7 +272,7 @@ class WanDenoise {
             {"shift", o_.shift},
             {"steps", o_.steps},
             {"guidance", o_.guidance},
-            {"seed", o_.seed},
+            {"seed", seed()},
             {"prompt", fingerprint(conditions_.text)},
             {"negative", fingerprint(conditions_.negative)},
             {"image", fingerprint(conditions_.image)},
@@ -301,15 +315,14 @@ class WanDenoise {
     return fmt::format("{:.2f} s/step, {}:{:02} left", each, left / 60, left % 60);
   }
 
-  void print_report(const char* status) const {
-    if (o_.json) {
-      fmt::print("{}\n", report(status).dump(2));
-      return;
-    }
+  // What is about to run; also seen where stdout is a pipe. JSON is one document, at the end.
+  void print_plan() const {
+    if (o_.json) return;
     const wan::Flops f = wan::flops(config(), shape_);
-    fmt::print("{}: {} layers, {} x {}, {}{} names\n", checkpoint_->source(), config().layers,
-               config().heads, config().head_dim, device_.ops ? name_of(device_.dtype) : "",
-               checkpoint_->native_names() ? ", Wan's own" : ", diffusers'");
+    fmt::print("{}: {} layers, {} x {}{}, {} names\n", checkpoint_->source(), config().layers,
+               config().heads, config().head_dim,
+               device_.ops ? fmt::format(", {}", name_of(device_.dtype)) : "",
+               checkpoint_->native_names() ? "Wan's own" : "diffusers'");
     fmt::print(
         "{} video{} of {} x {} x {} frames: {} tokens; {} forward{} of {:.4g} TFLOP a step\n",
         conditions_.videos, conditions_.videos == 1 ? "" : "s", o_.video.width, o_.video.height,
@@ -322,6 +335,14 @@ class WanDenoise {
     fmt::print("{} on the grid {}, shift {}, {} steps: sigma {:.6f} to {:.6f}, then 0\n",
                o_.scheduler, o_.sigmas, o_.shift, o_.steps, schedule_.sigmas.front(),
                schedule_.sigmas[static_cast<std::size_t>(o_.steps) - 1]);
+    std::fflush(stdout);
+  }
+
+  void print_result(const char* status) const {
+    if (o_.json) {
+      fmt::print("{}\n", report(status).dump(2));
+      return;
+    }
     for (const auto& [which, receipt] : receipts_)
       fmt::print("{} attention: {}\n", which, receipt_text(receipt));
     if (o_.dry_run && device_.ops) {
@@ -331,7 +352,6 @@ class WanDenoise {
     fmt::print("{}: {} of {} steps{}; latents float32 [{}] in {}\n", status, state_.done, o_.steps,
                seconds_.empty() ? "" : fmt::format(", {:.3f} s each", median(seconds_)),
                fmt::join(state_.shape, ", "), io::printable_path(o_.output));
-    std::fflush(stdout);
   }
 
   Json report(const char* status) const {
@@ -352,7 +372,7 @@ class WanDenoise {
            {"batch_size", shape_.batch},
            {"flops", flops_json(wan::flops(config(), shape_))},
            {"guidance", o_.guidance},
-           {"seed", o_.seed},
+           {"seed", seed()},
            {"schedule",
             {{"scheduler", o_.scheduler},
              {"grid", schedule_.grid},
@@ -437,7 +457,7 @@ Verb add_wan_denoise(CLI::App& parent) {
                   "Sigma grid: diffusers, wan (Wan's own) or flow-match (diffusers' Euler) "
                   "[diffusers; flow-match for euler]")
       ->type_name("NAME");
-  value("--seed", o->seed, "N", "Of the noise");
+  app->add_option("--seed", o->seed, "Of the noise [0]")->type_name("N");
   app->add_option("--backend", o->backend, "Backend of batten [BATTEN_BACKEND, else auto]")
       ->type_name("NAME");
   add_device_options(*app, o->device);

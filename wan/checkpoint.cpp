@@ -58,8 +58,8 @@ std::vector<fs::path> files_of_index(const fs::path& index) {
   const nlohmann::json document = nlohmann::json::parse(text_of(index), nullptr, false);
   if (!document.is_object() || !document.contains("weight_map") ||
       !document["weight_map"].is_object()) {
-    fail(ErrorCode::InvalidArgument, "{}: no index of a checkpoint ('weight_map' is missing)",
-         shown(index));
+    fail(ErrorCode::InvalidArgument,
+         "{}: no index of a checkpoint ('weight_map' is missing); download it again", shown(index));
   }
   std::set<std::string> names;
   for (const auto& [tensor, file] : document["weight_map"].items()) {
@@ -86,7 +86,8 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   if (files.size() == 1) return files;
   if (files.empty()) {
     fail(ErrorCode::InvalidArgument,
-         "{}: no safetensors file; expected a diffusers folder or Wan's own files", shown(folder));
+         "{}: no safetensors file in it; name a diffusers folder or one with Wan's own files",
+         shown(folder));
   }
   fail(ErrorCode::InvalidArgument, "{}: {} safetensors files and no index; name one of them",
        shown(folder), files.size());
@@ -175,8 +176,10 @@ void Checkpoint::open_files(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
-    fail(ErrorCode::InvalidArgument, "{}: {}", shown(path),
-         error ? io::errno_text(error.value()) : "no such file or folder");
+    fail(ErrorCode::InvalidArgument,
+         "the model '{}' cannot be read: {}; name a diffusers folder, Wan's own folder or a "
+         "safetensors file of this machine (nothing is downloaded)",
+         shown(path), error ? io::errno_text(error.value()) : "no such file or folder");
   }
   const bool folder = fs::is_directory(status);
   const fs::path place = folder ? transformer_folder(path) : path;
@@ -199,8 +202,8 @@ void Checkpoint::name_tensors() {
       const std::string name = diffusers_name(tensor.name);
       if (is_ignored(name)) continue;
       if (!tensors_.emplace(name, &tensor).second) {
-        fail(ErrorCode::InvalidArgument, "{}: tensor '{}' is there twice", source_,
-             io::printable(tensor.name));
+        fail(ErrorCode::InvalidArgument, "{}: tensor '{}' is there twice; name one of the files",
+             source_, io::printable(tensor.name));
       }
     }
   }

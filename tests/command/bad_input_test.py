@@ -120,10 +120,15 @@ class Output(BadInput):
     def test_folder(self):
         (self.folder / "folder").mkdir()
         self.refuses_output("folder", "directory")
-        self.refuses_output("none/out.safetensors", ["none/out.safetensors", "No such file"])
         self.refuses_output("in.safetensors/out", "in.safetensors/out")
         self.refuses_output("")
         self.refuses_output("x" * 300, "File name too long")
+
+    def test_missing_folders_are_made(self):
+        for verb in (("attend", "in.safetensors"), ("verify", "--quick", "--device", "cpu", "--backend", "cpu")):
+            option = "-o" if verb[0] == "attend" else "--json"
+            self.succeeds(*verb, option, f"a/{verb[0]}/out")
+            self.assertTrue((self.folder / "a" / verb[0] / "out").is_file())
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_read_only(self):

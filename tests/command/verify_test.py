@@ -25,7 +25,8 @@ class Verify(CommandTest):
             self.assertLessEqual({"backend", "device", "name", "status", "reason", "rel_error", "seconds"}, case.keys())
 
     def test_json_that_cannot_be_written(self):
-        self.fails(BAD_INPUT, "verify", "--json", "none/verify.json", says="none/verify.json")
+        (self.folder / "file").touch()
+        self.fails(BAD_INPUT, "verify", "--json", "file/verify.json", says="file/verify.json")
 
     def test_interrupt(self):
         process = subprocess.Popen([harness.BATTEN, "verify", "--full", "--device", "cpu", "--json", "v.json"],

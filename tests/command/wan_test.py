@@ -43,7 +43,22 @@ def native_name(name):
     return name
 
 
+MANY_STEPS = 200 if SLOW else 700  # some seconds, so that Ctrl-C comes in between
+
+
 class WanTest(CommandTest):
+
+    def start(self, *command):
+        """The command, running, with both outputs in pipes."""
+        return subprocess.Popen([BATTEN, *map(str, command)], cwd=self.folder, env=ENVIRONMENT,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def stop(self, process):
+        """Ctrl-C; what the command still prints."""
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=200)
+        self.assertEqual(process.returncode, INTERRUPTED, out + err)
+        return out, err
 
     def denoise(self, *options, model="t2v", out="out.safetensors", inputs=None, size=None):
         """The command line of a run on a golden model."""
@@ -179,19 +194,22 @@ class Denoise(WanTest):
 class StopAndGoOn(WanTest):
 
     def interrupted(self, *options, steps):
-        process = subprocess.Popen([BATTEN, *map(str, self.denoise("--steps", steps, "--save-every", 1, *options))],
-                                   cwd=self.folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = self.start(*self.denoise("--steps", steps, "--save-every", 1, *options))
         deadline = time.monotonic() + 200
         while not (self.folder / "out.safetensors").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=200)
-        self.assertEqual(process.returncode, INTERRUPTED, out + err)
+        _, err = self.stop(process)
         self.assertIn("go on with --resume", err)
 
+    def test_a_pipe_sees_the_plan_before_the_first_step(self):
+        process = self.start(*self.denoise("--steps", MANY_STEPS))
+        first = process.stdout.readline()
+        self.assertIn("2 layers, 3 x 16, float32, diffusers' names", first)
+        # A run that had printed it at its end would end as usual.
+        self.stop(process)
+
     def test_ctrl_c_and_resume(self):
-        steps = 200 if SLOW else 700  # some seconds, so that Ctrl-C comes in between
+        steps = MANY_STEPS
         self.interrupted(steps=steps)
         tensors, metadata = safetensors_io.read(self.folder / "out.safetensors")
         self.assertIn("latents", tensors)
@@ -203,10 +221,13 @@ class StopAndGoOn(WanTest):
         self.fails(BAD_INPUT, *self.denoise(*again), says=[f"holds {done} steps", "--resume"])
         self.fails(BAD_INPUT, *self.denoise(*again, "--resume", "--seed", 5), says=["seed 0", "with 5"])
         self.fails(BAD_INPUT, *self.denoise("--resume"), says=[f"steps {steps}", "with 4"])
+        self.fails(BAD_INPUT, *self.denoise(*again, "--resume", size=(64, 64, 9)), says="was made with start")
         self.fails(BAD_INPUT, *self.denoise(*again, "--resume", inputs=self.other_prompt()), says="prompt")
         self.succeeds(*self.denoise(*again, "--resume"))
         resumed = self.latents()
-        self.assertIn("complete already", self.succeeds(*self.denoise(*again, "--resume")).out)
+        text = self.succeeds(*self.denoise(*again, "--resume")).out
+        self.assertIn("complete already", text)
+        self.assertIn("2 layers, 3 x 16, diffusers' names", text)
         self.succeeds(*self.denoise(*again, out="whole.safetensors"))
         self.assertEqual(self.latents("whole.safetensors"), resumed)
 
@@ -268,7 +289,8 @@ class BadModel(WanTest):
         self.fails(UNAVAILABLE, *self.denoise(model="pair"), says=["pair: a pair of transformers", "Wan2.2 14B"])
 
     def test_no_model(self):
-        self.fails(BAD_INPUT, *self.denoise(model="nowhere"), says=["nowhere", "No such file"])
+        self.fails(BAD_INPUT, *self.denoise(model="nowhere"), 
+                   says=["nowhere' cannot be read: No such file", "name a diffusers folder", "nothing is downloaded"])
         (self.folder / "empty").mkdir()
         self.fails(BAD_INPUT, *self.denoise(model="empty"), says=["empty", "no safetensors file"])
         shutil.copy(GOLDEN / "t2v" / WEIGHTS, self.folder / "alone.safetensors")
@@ -306,8 +328,12 @@ class BadInput(WanTest):
         refuses(["is I32, expected F32"], prompt_embeds=("I32", [9, 24], [0] * 216))
         refuses(["not finite"], prompt_embeds=("F32", [9, 24], [math.nan] * 216))
         refuses(["is no text embedding"], prompt_embeds=("F32", [216], [0.0] * 216))
-        refuses(["'prompt_embeds' is missing", "nearest is 'prompt_embedings'"], prompt_embeds=None,
+        refuses(["inputs.safetensors': tensor 'prompt_embeds' is missing", "nearest is 'prompt_embedings'",
+                 "one of the names prompt_embeds, text"], prompt_embeds=None,
                 prompt_embedings=("F32", [9, 24], [0.0] * 216))
+        others = dict.fromkeys(("latents", "negative_prompt_embeds", "expected.unipc", "expected.euler"))
+        refuses(["'prompt_embeds' is missing, the file holds 'a', 'b', 'c' and 1 more"], prompt_embeds=None, **others,
+                **{name: ("F32", [1], [0.0]) for name in "abcd"})
         refuses(["negative embeddings for 3 videos", "1 prompts"],
                 negative_prompt_embeds=("F32", [3, 1, 24], [0.0] * 72))
 
@@ -333,11 +359,25 @@ class BadInput(WanTest):
                               (("--sigmas", "flow-match"), "unipc cannot"), (("--steps", 0), "--steps: 0"),
                               (("--shift", "nan"), "--shift"), (("--guidance", -1), "--guidance: -1"),
                               (("--save-every", 0), "--save-every"), (("--backend", "cuddn"), "did you mean cudnn?"),
-                              (("--threads", -1), "--threads")):
+                              (("--threads", -1), "--threads"), (("--vae-stride", 65), "65 is none of 1 to 64"),
+                              (("--tune-linears",), ["--tune-linears", "the CPU does not run"])):
             self.fails(USAGE, *self.denoise(*options), says=says)
         self.fails(UNAVAILABLE, *self.denoise("--dtype", "bfloat16"), says=["float32, not in bfloat16"])
         self.fails(UNAVAILABLE, *self.denoise("--backend", "cudnn"), says="cudnn")
-        self.fails(BAD_INPUT, *self.denoise(out="nowhere/out.safetensors"), says="nowhere")
+        (self.folder / "file").touch()
+        self.fails(BAD_INPUT, *self.denoise(out="file/out.safetensors"), says="file/out.safetensors")
+        self.succeeds(*self.denoise("--steps", 1, out="new/folder/out.safetensors"))
+        self.latents("new/folder/out.safetensors")
+
+    def test_options_without_effect_are_said(self):
+        noise = GOLDEN / "t2v" / "denoise.safetensors"
+        for options, says in ((("--guidance", 1, "--cfg-batch"), "--guidance 1 is none: --cfg-batch is not used"),
+                              (("--guidance", 1, "--negative-embeds", noise), "--guidance 1 is none: --negative-embeds is not used"),
+                              (("--latents", noise, "--seed", 3), "--latents holds the noise: --seed 3 is not used")):
+            result = self.batten(*self.denoise("--steps", 1, *options))
+            self.assertEqual(result.code, OK, str(result))
+            self.assertEqual(len(result.err.splitlines()), 1, str(result))
+            self.assertIn(f"batten wan denoise: warning: {says}", result.err)
 
     def test_no_openblas(self):
         self.fails(UNAVAILABLE, *self.denoise(), env={"BATTEN_OPENBLAS": "/none"}, says=["OpenBLAS", "/none"])
@@ -353,6 +393,7 @@ class Bench(WanTest):
         result = self.succeeds(*self.bench("--backends", "cpu", "reference", "-o", "bench.json"))
         self.assertIn("alone/attention", result.out)
         report = json.loads((self.folder / "bench.json").read_text())
+        self.assertTrue(report["complete"])
         self.assertEqual([r["backend"] for r in report["results"]], ["cpu", "reference"])
         self.assertEqual((report["tokens"], report["latent"]), (16, [2, 4, 8]))
         flops = report["flops"]
@@ -371,8 +412,24 @@ class Bench(WanTest):
         self.assertFalse((self.folder / "a.json").exists())
 
     def test_every_model(self):
-        for model in ("i2v", "flf2v", "ti2v"):
-            self.succeeds(*self.bench("--random-weights", "--layers", 1, "--image-tokens", 5, model=model))
+        for model, options in (("i2v", ("--image-tokens", 5)), ("flf2v", ()), ("ti2v", ())):
+            self.succeeds(*self.bench("--random-weights", "--layers", 1, *options, model=model))
+
+    def test_ctrl_c_saves_what_was_measured(self):
+        process = self.start(*self.bench("--repeats", 10**6, "--backends", "cpu", "reference", "-o", "a/b.json"))
+        while not process.stdout.readline().startswith("matrix products"):
+            self.assertIsNone(process.poll())
+        time.sleep(10 if SLOW else 2)  # warm-ups and some forwards
+        out, err = self.stop(process)
+        self.assertIn("wrote a/b.json", out)
+        self.assertIn("error: interrupted; what was measured up to here is in 'a/b.json'", err)
+        report = json.loads((self.folder / "a/b.json").read_text())
+        (result,) = report["results"]
+        self.assertFalse(report["complete"])
+        self.assertEqual(result["backend"], "cpu")
+        self.assertTrue(0 < len(result["samples_seconds"]) < 10**6)
+        self.assertEqual(result["receipts"]["self"]["backend"], "cpu")
+        self.assertNotIn("split", result)
 
     def test_memory_is_said_before(self):
         self.fails(UNAVAILABLE, "wan", "bench", "--preset", "t2v-14b", "--random-weights", "--size", "720p", "--batch",
@@ -385,7 +442,15 @@ class Bench(WanTest):
                               (("--model", GOLDEN / "t2v", "--layers", 1), "--layers needs --random-weights"),
                               (("--model", GOLDEN / "t2v", "--batch", 0), "--batch: 0"),
                               (("--model", GOLDEN / "t2v", "--size", "4k"), "'4k' is none of 480p, 720p"),
-                              (("--model", GOLDEN / "t2v", "--backends", "torch"), "unknown backend 'torch'")):
+                              (("--model", GOLDEN / "t2v", "--backends", "torch"), "unknown backend 'torch'"),
+                              (("--model", GOLDEN / "t2v", "--passes", 7), "--passes: 7 is neither 2 (with guidance) nor 1"),
+                              (("--model", GOLDEN / "t2v", "--size", "480p", "--width", 64),
+                               "--size 480p states width and height"),
+                              (("--model", GOLDEN / "t2v", "--random-weights", "--layers", 99),
+                               ["--layers: 99 is more than the 2 of", "leave it out for all"]),
+                              (("--model", GOLDEN / "t2v", "--image-tokens", 5), "takes no image embeddings"),
+                              (("--model", GOLDEN / "flf2v", "--image-tokens", 5), "has positions for 14, not for 5"),
+                              (self.bench("--tune-linears")[2:], "--tune-linears chooses among cuBLASLt's kernels")):
             self.fails(USAGE, "wan", "bench", *options, says=says)
 
 

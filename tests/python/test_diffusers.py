@@ -7,18 +7,12 @@ import sys
 import types
 
 import pytest
+from diffusers_here import attention_dispatch, batten, dispatch, registry, torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("diffusers", reason="diffusers is not installed")
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
-import batten  # noqa: E402
-import batten.diffusers  # noqa: E402
-from diffusers.models import attention_dispatch  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+st = hypothesis.strategies
 
 pytestmark = pytest.mark.torch
-dispatch = attention_dispatch.dispatch_attention_fn
-registry = attention_dispatch._AttentionBackendRegistry
 LAYERS = 2
 
 

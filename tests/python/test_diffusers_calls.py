@@ -5,18 +5,12 @@ import shutil
 import types
 
 import pytest
+from diffusers_here import batten, dispatch, registry, torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("diffusers", reason="diffusers is not installed")
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
-import batten  # noqa: E402
-import batten.diffusers  # noqa: E402
-from diffusers.models import attention_dispatch  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+st = hypothesis.strategies
 
 pytestmark = pytest.mark.torch
-dispatch = attention_dispatch.dispatch_attention_fn
-registry = attention_dispatch._AttentionBackendRegistry
 
 
 def qkv(batch=2, q_rows=5, kv_rows=9, heads=2, kv_heads=None, dim=16, seed=0):

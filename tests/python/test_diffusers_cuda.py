@@ -4,15 +4,10 @@ It needs torch with CUDA, diffusers and a GPU of sm80 or newer; a cuDNN backend 
 """
 
 import pytest
+from diffusers_here import batten, dispatch, torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("diffusers", reason="diffusers is not installed")
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
-
-import batten  # noqa: E402
-import batten.diffusers  # noqa: E402
-from diffusers.models.attention_dispatch import dispatch_attention_fn as dispatch  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.cuda]
 LAYERS = 2

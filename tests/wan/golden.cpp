@@ -74,15 +74,6 @@ void compare(GoldenErrors& errors, const std::string& name, std::span<const floa
 
 }  // namespace
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 std::string golden_folder() {
   const char* folder = std::getenv("BATTEN_WAN_GOLDEN");
   return folder != nullptr ? folder : BATTEN_SOURCE_GOLDEN;

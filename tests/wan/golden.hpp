@@ -2,7 +2,6 @@
 // made.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,9 +10,6 @@
 #include "wan/ops.hpp"
 
 namespace batten::wan {
-
-// What the action's Error says; "" if it throws none.
-std::string message_of(const std::function<void()>& action);
 
 // The folder with the golden files: BATTEN_WAN_GOLDEN, else the source tree's.
 std::string golden_folder();

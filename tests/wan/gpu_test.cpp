@@ -6,6 +6,7 @@
 
 #include "core/half.hpp"
 #include "device_memory.hpp"
+#include "fakes/expect_error.hpp"
 #include "wan/denoise.hpp"
 #include "wan/golden.hpp"
 
@@ -19,7 +20,7 @@ bool no_gpu() { return conformance::cuda_device_count() == 0; }
 #define SKIP_WITHOUT_GPU() \
   if (no_gpu()) GTEST_SKIP() << "no GPU"
 
-class GoldenOnGpu : public testing::TestWithParam<std::string> {};
+class GoldenOnGpu : public ::testing::TestWithParam<std::string> {};
 
 // Only the reference serves float32 on a GPU, and small head dims.
 TEST_P(GoldenOnGpu, Float32) {
@@ -33,7 +34,7 @@ TEST_P(GoldenOnGpu, Bfloat16) {
   expect_golden(*gpu(), GetParam(), DType::bf16, "reference", 4e-2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenOnGpu, testing::ValuesIn(golden_models()),
+INSTANTIATE_TEST_SUITE_P(Models, GoldenOnGpu, ::testing::ValuesIn(golden_models()),
                          [](const auto& info) { return info.param; });
 
 TEST(GoldenNative, HeadDim128) {
@@ -113,7 +114,7 @@ struct Width {
   std::int64_t d;
   DType dtype;
 };
-class Operations : public testing::TestWithParam<Width> {};
+class Operations : public ::testing::TestWithParam<Width> {};
 
 TEST_P(Operations, NormWithResidualAndModulation) {
   SKIP_WITHOUT_GPU();
@@ -226,9 +227,9 @@ TEST_P(Operations, LinearWithEveryActivation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Widths, Operations,
-                         testing::Values(Width{1536, DType::bf16}, Width{1536, DType::f32},
-                                         Width{3072, DType::bf16}, Width{5120, DType::bf16},
-                                         Width{5120, DType::f32}),
+                         ::testing::Values(Width{1536, DType::bf16}, Width{1536, DType::f32},
+                                           Width{3072, DType::bf16}, Width{5120, DType::bf16},
+                                           Width{5120, DType::f32}),
                          [](const auto& info) {
                            return std::to_string(info.param.d) + name_of(info.param.dtype);
                          });
@@ -279,13 +280,8 @@ TEST(Elements, AreAddedAndConverted) {
 TEST(Memory, SaysHowMuchIsFree) {
   SKIP_WITHOUT_GPU();
   const auto ops = gpu();
-  try {
-    ops->allocate(std::size_t{1} << 50);
-    FAIL() << "a pebibyte was allocated";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::OutOfMemory);
-    EXPECT_NE(std::string(error.what()).find("GiB are free"), std::string::npos) << error.what();
-  }
+  batten::testing::expect_error(ErrorCode::OutOfMemory, {"GiB are free"},
+                                [&] { ops->allocate(std::size_t{1} << 50); });
 }
 
 // By recorded steps, in which small differences grow from step to step.

@@ -7,9 +7,11 @@
 
 namespace batten::tools {
 
-void check_writable(const std::string& path) {
-  // Errors of this question are left to the trial, which words them.
+void prepare_output(const std::string& path) {
+  // Errors of this are left to the trial, which words them.
   std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   const std::filesystem::file_status status = std::filesystem::status(path, ignored);
   if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status) ||
       std::filesystem::is_socket(status)) {

@@ -6,10 +6,10 @@
 
 namespace batten::tools {
 
-// Fails now, not after the work, if a file could not be written there; leaves nothing behind. Pipes
-// and devices are not tried: a pipe's reader would take the end of the trial for the end of the
-// file.
-void check_writable(const std::string& path);
+// Makes the file's folder where there is none, and fails now, not after the work, if a file could
+// not be written there; leaves no file behind. Pipes and devices are not tried: a pipe's reader
+// would take the end of the trial for the end of the file.
+void prepare_output(const std::string& path);
 
 // The whole file or none.
 void write_text(const std::string& path, std::string_view text);

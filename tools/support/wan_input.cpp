@@ -20,7 +20,8 @@ std::string shape_of(const std::vector<std::int64_t>& shape) {
 
 FloatTensor floats(const io::SafetensorsFile& file, const io::TensorEntry& entry) {
   if (!wan::is_float(entry.dtype)) {
-    fail(ErrorCode::InvalidArgument, "'{}': tensor '{}' is {}, expected F32, F16 or BF16",
+    fail(ErrorCode::InvalidArgument,
+         "'{}': tensor '{}' is {}, expected F32, F16 or BF16; save it in one of these",
          file.source(), io::printable(entry.name), io::dtype_name(entry.dtype));
   }
   FloatTensor tensor{entry.shape, std::vector<float>(entry.bytes / io::dtype_size(entry.dtype))};
@@ -29,8 +30,9 @@ FloatTensor floats(const io::SafetensorsFile& file, const io::TensorEntry& entry
   // One NaN would make all of the video one.
   if (!std::all_of(tensor.values.begin(), tensor.values.end(),
                    [](float x) { return std::isfinite(x); })) {
-    fail(ErrorCode::InvalidArgument, "'{}': tensor '{}' holds values that are not finite",
-         file.source(), io::printable(entry.name));
+    fail(ErrorCode::InvalidArgument,
+         "'{}': tensor '{}' holds values that are not finite; make it again", file.source(),
+         io::printable(entry.name));
   }
   return tensor;
 }
@@ -41,16 +43,32 @@ std::vector<std::string> names_of(const io::SafetensorsFile& file) {
   return names;
 }
 
+// "'a', 'b', 'c' and 7 more"; "no tensor" of none.
+std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 3;
+  if (names.empty()) return "no tensor";
+  std::vector<std::string> some;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i)
+    some.push_back(fmt::format("'{}'", io::printable(names[i])));
+  const std::string text = fmt::format("{}", fmt::join(some, ", "));
+  return names.size() <= kMost ? text : fmt::format("{} and {} more", text, names.size() - kMost);
+}
+
 const io::TensorEntry& entry_of(const io::SafetensorsFile& file,
                                 const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (const io::TensorEntry* entry = file.find(name)) return *entry;
   }
   if (file.tensors().size() == 1) return file.tensors().front();
-  const std::string near = nearest_tensor(names.front(), names_of(file));
-  fail(ErrorCode::InvalidArgument, "'{}': tensor '{}' is missing{}", file.source(), names.front(),
-       near.empty() ? fmt::format(", the file has {} tensors", file.tensors().size())
-                    : fmt::format(", the nearest is '{}'", io::printable(near)));
+  const std::vector<std::string> there = names_of(file);
+  const std::string near = nearest_tensor(names.front(), there);
+  fail(
+      ErrorCode::InvalidArgument,
+      "'{}': tensor '{}' is missing, {}; give the tensor {}, or name another file", file.source(),
+      names.front(),
+      near.empty() ? fmt::format("the file holds {}", listed(there))
+                   : fmt::format("the nearest is '{}'", io::printable(near)),
+      names.size() == 1 ? "that name" : fmt::format("one of the names {}", fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -70,12 +88,21 @@ FloatTensor read_text(const std::string& path, const std::vector<std::string>& n
     fail(ErrorCode::InvalidArgument, "'{}': tensor '{}' {} {}", file.source(),
          io::printable(entry.name), shape_of(entry.shape), why);
   };
-  if (shape.size() != 3) bad("is no text embedding [videos, tokens, width]");
-  if (shape[2] != config.text_dim)
-    bad(fmt::format("is {} wide, the model's text embeddings are {}", shape[2], config.text_dim));
-  if (shape[0] < 1 || shape[1] < 1) bad("is empty");
-  if (shape[1] > wan::kTextTokens)
-    bad(fmt::format("has {} tokens, the model takes at most {}", shape[1], wan::kTextTokens));
+  if (shape.size() != 3) {
+    bad(fmt::format("is no text embedding; expected [videos, tokens, {}] or [tokens, {}]",
+                    config.text_dim, config.text_dim));
+  }
+  if (shape[2] != config.text_dim) {
+    bad(
+        fmt::format("is {} wide, the model's text embeddings are {}; encode the prompt with the "
+                    "model's own text encoder",
+                    shape[2], config.text_dim));
+  }
+  if (shape[0] < 1 || shape[1] < 1) bad("is empty; it needs a video and a token at least");
+  if (shape[1] > wan::kTextTokens) {
+    bad(fmt::format("has {} tokens, the model takes at most {}; cut the prompt there", shape[1],
+                    wan::kTextTokens));
+  }
   const FloatTensor given = floats(file, entry);
   FloatTensor text{{shape[0], wan::kTextTokens, shape[2]}, {}};
   text.values.resize(static_cast<std::size_t>(shape[0] * wan::kTextTokens * shape[2]));
@@ -112,8 +139,8 @@ FloatTensor read_tensor(const std::string& path, const std::string& name,
 void repeat(FloatTensor& tensor, std::int64_t videos, const std::string& what) {
   if (tensor.shape[0] == videos) return;
   if (tensor.shape[0] != 1) {
-    fail(ErrorCode::InvalidArgument, "{} for {} videos, and {} prompts", what, tensor.shape[0],
-         videos);
+    fail(ErrorCode::InvalidArgument, "{} for {} videos, and {} prompts; give one, or one a prompt",
+         what, tensor.shape[0], videos);
   }
   const std::vector<float> one = tensor.values;
   for (std::int64_t i = 1; i < videos; ++i)

@@ -45,7 +45,7 @@ void add_video_options(CLI::App& app, VideoOptions& o) {
 VaeStride vae_stride(const wan::Config& config, const VideoOptions& options) {
   constexpr std::int64_t kChannelsOfWan22 = 48;
   if (options.vae_stride < 0 || options.vae_stride > 64)
-    throw UsageError(fmt::format("--vae-stride: {} is none", options.vae_stride));
+    throw UsageError(fmt::format("--vae-stride: {} is none of 1 to 64", options.vae_stride));
   if (options.vae_stride > 0) return {.space = options.vae_stride};
   return {.space = config.out_channels == kChannelsOfWan22 ? 16 : 8};
 }
@@ -90,10 +90,22 @@ WanDevice open_device(const DeviceOptions& o, const std::string& backend, const 
     fail(ErrorCode::Unsupported,
          "the CPU computes the model in float32, not in {}; leave --dtype out", name_of(d.dtype));
   }
+  if (d.device.is_cpu() && o.tune_linears) {
+    throw UsageError(
+        "--tune-linears chooses among cuBLASLt's kernels, which the CPU does not run; leave it "
+        "out, or name a GPU with --device");
+  }
   d.ops = d.device.is_cpu() ? wan::make_cpu_ops(o.threads)
                             : wan::make_cuda_ops(d.device.index, o.tune_linears);
   d.free_at_start = d.ops->free_bytes();
   return d;
+}
+
+void check_backend(const std::string& backend, const wan::Config& config, const WanDevice& device) {
+  Attention({.dtype = device.dtype,
+             .num_heads = static_cast<int>(config.heads),
+             .head_dim = static_cast<int>(config.head_dim)},
+            device.device, {.backend = backend});
 }
 
 MemoryNeed memory_need(const wan::Config& config, const wan::Shape& shape, DType dtype,

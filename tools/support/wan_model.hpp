@@ -60,6 +60,10 @@ struct WanDevice {
 WanDevice open_device(const DeviceOptions& options, const std::string& backend,
                       const LibraryInfo& info);
 
+// Fails before the weights are read if the backend is not available on the device, or does not
+// serve the model's heads there. `backend` may be empty.
+void check_backend(const std::string& backend, const wan::Config& config, const WanDevice& device);
+
 // Bytes that a run takes on the device.
 struct MemoryNeed {
   std::size_t weights = 0;
