@@ -21,6 +21,7 @@ struct Instance {
   int threads = 0;
   int shared_bytes = 0;
   const void* function = nullptr;
+  const void* dealing = nullptr;  // for a Deal, if that takes another function
 };
 
 }  // namespace batten::impl::native

@@ -176,7 +176,6 @@ class NativePlan final : public Plan {
           section_heads(row_tiles_, heads, std::min(heads * row_tiles_, ctas_), head_bytes);
     }
     if (uses_maps()) sm90::load_encoder();
-    load_kernel();
     const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
     info_.form = shape.packed ? "packed" : lengths ? "lengths" : "dense";
     info_.kernel = instance_.kernel;
@@ -187,6 +186,7 @@ class NativePlan final : public Plan {
       load_order();
       info_.workspace_size = deal_bytes(samples_of_launch_, ctas_);
     }
+    load_kernel();
     if (division_.divides()) {
       info_.kernel += ", divided tiles";
       load_combine(division_, out_dtype());
@@ -250,16 +250,21 @@ class NativePlan final : public Plan {
   bool uses_maps() const { return instance_.columns > 0; }
   bool is_causal() const { return problem_.mask != Mask::none; }
 
+  const void* function() const {
+    return cached_keys_ > 0 && instance_.dealing != nullptr ? instance_.dealing
+                                                            : instance_.function;
+  }
+
   void load_kernel() const {
-    check_cuda(cudaFuncSetAttribute(instance_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    instance_.shared_bytes),
-               "native: cudaFuncSetAttribute");
-    if (uses_maps()) return;
+    const auto set = [&](cudaFuncAttribute attribute, int value) {
+      check_cuda(cudaFuncSetAttribute(function(), attribute, value),
+                 "native: cudaFuncSetAttribute");
+    };
+    set(cudaFuncAttributeMaxDynamicSharedMemorySize, instance_.shared_bytes);
     // As many CTAs share a multiprocessor as its memory has room for.
-    check_cuda(
-        cudaFuncSetAttribute(instance_.function, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared),
-        "native: cudaFuncSetAttribute");
+    if (!uses_maps()) {
+      set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    }
   }
 
   DType out_dtype() const {
@@ -404,7 +409,7 @@ class NativePlan final : public Plan {
   void launch(Arguments& a, int ctas, int rounds, Stream stream) const {
     a.redo_shift = 0;
     while (a.deal.samples == nullptr && (rounds - 1) >> a.redo_shift >= kRedoBits) ++a.redo_shift;
-    native::launch(instance_.function,
+    native::launch(function(),
                    {.ctas = ctas,
                     .threads = instance_.threads,
                     .shared_bytes = instance_.shared_bytes,

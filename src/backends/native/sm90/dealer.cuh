@@ -85,7 +85,7 @@ class Pieces {
       : shared_(shared), a_(a), schedule_(redo), dealt_(dealt) {}
 
   __device__ __forceinline__ bool next(Piece& piece) {
-    if (a_.deal.samples == nullptr) {
+    if constexpr (!P::kDeals) {
       const bool is = schedule_.next(a_, piece);
       round_ = schedule_.round();
       return is;

@@ -41,9 +41,8 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
 
 // For all who take part in tiles: SharedMemory::redo is complete after this. True: it is empty.
 template <class P>
-__device__ __forceinline__ bool all_done(const SharedMemory<P>& shared, const Arguments& a) {
-  const int producers = a.deal.samples != nullptr ? 3 : 2;
-  named_barrier_sync(kPassDone, P::kGroups * 128 + producers * 32);
+__device__ __forceinline__ bool all_done(const SharedMemory<P>& shared) {
+  named_barrier_sync(kPassDone, P::kGroups * 128 + (P::kDeals ? 3 : 2) * 32);
   return __all_sync(~0u, shared.redo[threadIdx.x % kRedoWords] == 0);
 }
 
@@ -51,7 +50,7 @@ template <class P>
 __device__ __forceinline__ void consume(SharedMemory<P>& shared, const Arguments& a, int group) {
   Consumer<P> consumer(shared, a, group);
   if (a.online == 0) consumer.run_lazy();
-  if (!all_done(shared, a)) consumer.run_online();
+  if (!all_done(shared)) consumer.run_online();
   consumer.finish();
 }
 
@@ -59,7 +58,7 @@ template <class P, class Producer>
 __device__ __forceinline__ void produce(SharedMemory<P>& shared, const Arguments& a) {
   Producer producer(shared, a);
   if (a.online == 0) producer.run(nullptr);
-  if (!all_done(shared, a)) producer.run(shared.redo);
+  if (!all_done(shared)) producer.run(shared.redo);
 }
 
 template <class P>
@@ -75,7 +74,9 @@ __global__ void __launch_bounds__(P::kThreads, 1) forward(const __grid_constant_
     if (warp == 0) produce<P, BlockProducer<P>>(shared, a);
     if (warp == 1) produce<P, QueryProducer<P>>(shared, a);
     if (warp == 2) write_empty_tiles<P>(a);
-    if (warp == 3 && a.deal.samples != nullptr) produce<P, Dealer<P>>(shared, a);
+    if constexpr (P::kDeals) {
+      if (warp == 3) produce<P, Dealer<P>>(shared, a);
+    }
   } else {
     take_registers<P::kConsumerRegisters>();
     consume(shared, a, warpgroup - 1);

@@ -25,6 +25,8 @@ Instance instance_of(const char* kernel, const char* tile) {
   i.threads = P::kThreads;
   i.shared_bytes = static_cast<int>(sizeof(SharedMemory<P>));
   i.function = reinterpret_cast<const void*>(&forward<P>);
+  static_assert(sizeof(SharedMemory<typename P::Dealing>) == sizeof(SharedMemory<P>));
+  i.dealing = reinterpret_cast<const void*>(&forward<typename P::Dealing>);
   return i;
 }
 
