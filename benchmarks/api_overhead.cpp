@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "core/cuda_runtime.hpp"
-#include "core/error.hpp"
 #include "dispatch/choice.hpp"
 #include "problem/validate.hpp"
 
@@ -141,11 +140,12 @@ nlohmann::json measure(const std::string& backend_name, std::int64_t batch, std:
   raw_call.padding_is_finite = 1;
   raw_call.stream = stream;
   const ValidatedCall call = validate_call(validated, device, raw_call, Pointers::required);
-  const Choice choice = resolve_choice(backend_name.c_str());
-  if (choice.backend == nullptr) {
-    batten::fail(batten::ErrorCode::InvalidArgument,
-                 "{}: has no plan of its own; name the backend that it takes", backend_name);
-  }
+  // auto's plan is that of the backend it takes: what it costs to choose is part of the call.
+  const batten::Receipt first = attention.forward(q_view, k_view, v_view, out_view,
+                                                  {.padding_is_finite = true, .stream = stream});
+  const bool chooses = resolve_choice(backend_name.c_str()).backend == nullptr;
+  const Choice choice =
+      resolve_choice(chooses ? std::string(first.backend()).c_str() : backend_name.c_str());
   const BackendOptions options{.form = choice.form, .num_threads = 0};
   const auto plan = choice.backend->plan(
       validated.problem, choice.backend->plan_key(validated.problem, call.shape, options), device,
