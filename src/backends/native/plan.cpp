@@ -156,10 +156,10 @@ class NativePlan final : public Plan {
              const BackendOptions& options)
       : problem_(problem),
         target_(target_of(device_runtime().properties(device.index)).value()),
-        ctas_(ctas_of(target_, problem)),
+        workers_(workers_of(target_, problem)),
         instance_(instance_of(target_, problem, shape, options.form)),
         online_(options.form == kOnline),
-        division_(choose_division(problem, shape, options.form, instance_.keys, ctas_).division),
+        division_(choose_division(problem, shape, options.form, instance_.keys, workers_).division),
         counts_(next_counts(device.index)),
         // What earlier calls held must not decide how a sample is computed.
         watch_(*counts_.host, /*may_switch=*/!problem.batch_invariant) {
@@ -167,13 +167,14 @@ class NativePlan final : public Plan {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
     row_tiles_ = static_cast<std::int32_t>((shape.max_q + instance_.rows - 1) / instance_.rows);
-    samples_of_launch_ = static_cast<int>(std::clamp<std::int64_t>(
-        samples_of_launch(problem, shape, ctas_), 1, std::max<std::int64_t>(shape.batch, 1)));
+    samples_of_launch_ =
+        static_cast<int>(std::clamp<std::int64_t>(samples_of_launch(problem, shape, workers_.ctas),
+                                                  1, std::max<std::int64_t>(shape.batch, 1)));
     if (is_causal() && shape.batch * row_tiles_ > 0) {
       const std::int64_t head_bytes = shape.max_kv * key_bytes_of_head();
       const int heads = samples_of_launch_ * problem.num_heads;
       section_heads_ =
-          section_heads(row_tiles_, heads, std::min(heads * row_tiles_, ctas_), head_bytes);
+          section_heads(row_tiles_, heads, std::min(heads * row_tiles_, workers_.ctas), head_bytes);
     }
     if (uses_maps()) sm90::load_encoder();
     const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
@@ -181,10 +182,10 @@ class NativePlan final : public Plan {
     info_.kernel = instance_.kernel;
     info_.kernel += online_ ? ", online softmax" : ", lazy softmax";
     info_.tile = instance_.tile;
-    if (takes_tiles(problem, shape, ctas_)) {
+    if (takes_tiles(problem, shape, workers_.ctas)) {
       cached_keys_ = static_cast<std::int32_t>(kCachedBytes / key_bytes_of_head());
       load_order();
-      info_.workspace_size = deal_bytes(samples_of_launch_, ctas_);
+      info_.workspace_size = deal_bytes(samples_of_launch_, workers_.ctas);
     }
     load_kernel();
     if (division_.divides()) {
@@ -375,7 +376,7 @@ class NativePlan final : public Plan {
 
   // For so many tiles or shares. Hopper's kernels take several each; of the others, CTAs that share
   // a multiprocessor are not equally fast, and so the next one begins wherever one is done.
-  int ctas_for(int count) const { return uses_maps() ? std::min(count, ctas_) : count; }
+  int ctas_for(int count) const { return uses_maps() ? std::min(count, workers_.ctas) : count; }
 
   // Of packed samples that are dealt out in order, which have no more rows than their tensor.
   int most_tiles(const Arguments& a) const {
@@ -420,7 +421,7 @@ class NativePlan final : public Plan {
 
   Problem problem_;
   Target target_;
-  int ctas_;  // that run at a time
+  Workers workers_;
   Instance instance_;
   bool online_;
   Division division_;
