@@ -206,7 +206,7 @@ TEST_F(NativeTarget, CostsAreThoseOfAMultiprocessor) {
   const Problem problem = problem_of(128);
   const Shape shape = shape_of(128 * 108, 4096);  // 32 tiles for each multiprocessor
   const cost::Work work = work_of(target, problem, shape, {});
-  EXPECT_GT(workers_of(target, problem).ctas, target.multiprocessors);
+  EXPECT_GT(kernel_of(target, problem, shape, "").workers.ctas, target.multiprocessors);
   EXPECT_NEAR(work.blocks, 32 * 4096 / cost::kUnitKeys, 0.05 * 32 * 32);
 }
 

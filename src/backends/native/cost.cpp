@@ -34,7 +34,8 @@ std::optional<cost::Card::Entry> constants(const cost::Card& card, const Target&
 // share it take turns: it does what all of them do.
 cost::Work work_of(const Target& target, const Problem& problem, const Shape& shape,
                    const BackendOptions& options) {
-  const Workers workers = workers_of(target, problem);
+  const Kernel kernel = kernel_of(target, problem, shape, options.form);
+  const Workers& workers = kernel.workers;
   cost::Work work;
   work.flops = cost::flops_of(problem, shape);
   work.bytes = cost::bytes_of(problem, shape);
@@ -42,21 +43,20 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
       samples_of_launch(problem, shape, workers.ctas), 1, std::max<std::int64_t>(shape.batch, 1));
   const std::int64_t launches = (shape.batch + samples - 1) / samples;
   work.launches = static_cast<double>(launches);
-  const int keys = block_keys(target, problem, shape, options.form);
-  const DivisionChoice choice = choose_division(problem, shape, options.form, keys, workers);
+  const DivisionChoice choice = divide(kernel, problem, shape, options.form);
   if (choice.division.divides()) {
     const int busy = std::min(choice.division.all_shares() + choice.division.whole, workers.ctas);
     const int together = (busy + workers.multiprocessors - 1) / workers.multiprocessors;
     work.starts = choice.load.starts * together;
-    work.blocks = choice.load.blocks * together * keys / cost::kUnitKeys;
+    work.blocks = choice.load.blocks * together * kernel.keys / cost::kUnitKeys;
     work.launches = choice.load.launches + 1;  // the one that puts parts together
     work.parts = choice.load.parts_of_cta * together;
     work.merges = choice.load.parts / workers.multiprocessors;
     return work;
   }
   const cost::Grid grid =
-      cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kTileRows,
-                    keys, workers.multiprocessors);
+      cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kernel.rows,
+                    kernel.keys, workers.multiprocessors);
   work.starts = work.launches * grid.busiest_starts;
   work.blocks = work.launches * grid.busiest_blocks;
   return work;

@@ -50,7 +50,6 @@ struct Load {
 };
 
 // How a dense call without a mask (without_idle_mask()) is divided, with what follows from it.
-// `keys_of_block`: of a step.
 struct DivisionChoice {
   Division division;  // divides(): the call is worth it
   Load load;

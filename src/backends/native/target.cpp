@@ -63,12 +63,24 @@ std::optional<Target> target_of(int arch, int multiprocessors, int shared_bytes)
   return Target{family, arch == kHopper && family != Family::sm90, multiprocessors, shared_bytes};
 }
 
-sm80::Configuration configuration_of(const Target& target, const Problem& problem) {
-  return sm80::choose(problem.head_dim, target.shared_bytes);
+bool is_tile(const std::string& form) {
+  return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
 }
 
-bool is_about_keys(const std::string& form) {
-  return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
+// What the device has room for, as forms.
+std::vector<std::string> tiles_of(const Target& target, int head_dim) {
+  std::vector<std::string> tiles;
+  for (const sm80::Configuration& c : sm80::fitting(head_dim, target.shared_bytes))
+    tiles.push_back(c.tile());
+  return tiles;
+}
+
+sm80::Configuration configuration_of(const Target& target, const Problem& problem,
+                                     const std::string& form) {
+  for (const sm80::Configuration& c : sm80::fitting(problem.head_dim, target.shared_bytes)) {
+    if (c.tile() == form) return c;
+  }
+  return sm80::choose(problem.head_dim, target.shared_bytes);
 }
 
 }  // namespace
@@ -109,7 +121,7 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem)
     return fmt::format("its kernels are compiled for head_dim {}, not {}", fmt::join(dims, ", "),
                        problem.head_dim);
   }
-  if (configuration_of(target, problem).warps == 0) {
+  if (sm80::choose(problem.head_dim, target.shared_bytes).warps == 0) {
     return fmt::format("its kernels for head_dim {} need more than {} KB of shared memory",
                        problem.head_dim, target.shared_bytes / kKilobyte);
   }
@@ -122,23 +134,32 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem,
     if (auto reason = why_not_form(problem, form)) return reason;
     return why_not(problem, shape);
   }
-  const std::string tile = configuration_of(target, problem).tile();
-  if (is_about_keys(form) && form != tile) {
-    return fmt::format("tile {} is not what its kernels for this device have, but {}", form, tile);
+  const std::vector<std::string> tiles = tiles_of(target, problem.head_dim);
+  if (is_tile(form) && std::ranges::find(tiles, form) == tiles.end()) {
+    return fmt::format("tile {} is not what its kernels for this device have, but {}", form,
+                       fmt::join(tiles, " and "));
   }
   return why_not_counts(problem, shape);
 }
 
-int block_keys(const Target& target, const Problem& problem, const Shape& shape,
-               const std::string& form) {
-  if (target.family == Family::sm90) return block_keys(problem, shape, form);
-  return configuration_of(target, problem).block_keys;
+Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shape,
+                 const std::string& form) {
+  if (target.family == Family::sm90) {
+    return {.keys = block_keys(problem, shape, form),
+            .workers = sm90_workers(target.multiprocessors),
+            .configuration = {}};
+  }
+  const sm80::Configuration c = configuration_of(target, problem, form);
+  return {.rows = c.rows,
+          .keys = c.block_keys,
+          .workers = sm80_workers(target.multiprocessors, c.ctas(target.shared_bytes)),
+          .configuration = c};
 }
 
-Workers workers_of(const Target& target, const Problem& problem) {
-  if (target.family == Family::sm90) return sm90_workers(target.multiprocessors);
-  return sm80_workers(target.multiprocessors,
-                      configuration_of(target, problem).ctas(target.shared_bytes));
+DivisionChoice divide(const Kernel& kernel, const Problem& problem, const Shape& shape,
+                      const std::string& form) {
+  const bool whole = kernel.rows != kTileRows;
+  return choose_division(problem, shape, whole ? kWhole : form, kernel.keys, kernel.workers);
 }
 
 const char* constants_of(const Target& target) noexcept {
@@ -149,8 +170,8 @@ std::string kernels_text(const Target& target) {
   if (target.family == Family::sm90) return "sm90 kernels";
   std::vector<std::string> kernels;
   for (const int dim : sm80::head_dims()) {
-    const sm80::Configuration c = sm80::choose(dim, target.shared_bytes);
-    if (c.warps > 0) kernels.push_back(fmt::format("d{} {}", dim, c.str(target.shared_bytes)));
+    for (const sm80::Configuration& c : sm80::fitting(dim, target.shared_bytes))
+      kernels.push_back(fmt::format("d{} {}", dim, c.str(target.shared_bytes)));
   }
   return fmt::format("sm80 kernels for {} KB of shared memory: {}", target.shared_bytes / kKilobyte,
                      fmt::join(kernels, "; "));

@@ -7,6 +7,7 @@
 
 #include "backends/backend.hpp"
 #include "backends/native/division.hpp"
+#include "backends/native/sm80/configuration.hpp"
 #include "core/device.hpp"
 #include "cost/card.hpp"
 
@@ -45,12 +46,19 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem)
 std::optional<std::string> why_not(const Target& target, const Problem& problem, const Shape& shape,
                                    const std::string& form);
 
-// Keys of a step.
-int block_keys(const Target& target, const Problem& problem, const Shape& shape,
-               const std::string& form);
+// The kernel that a call gets, of those that serve it.
+struct Kernel {
+  int rows = kTileRows;  // of a tile; those of more are not divided
+  int keys = 0;          // of a step
+  Workers workers;
+  sm80::Configuration configuration;  // of that family
+};
+Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shape,
+                 const std::string& form);
 
-// The CTAs that compute its tiles.
-Workers workers_of(const Target& target, const Problem& problem);
+// How it divides the call.
+DivisionChoice divide(const Kernel& kernel, const Problem& problem, const Shape& shape,
+                      const std::string& form);
 
 // The name under which a card's constants of the kernels are kept.
 const char* constants_of(const Target& target) noexcept;
