@@ -142,7 +142,7 @@ TEST(NativeConfiguration, TheChoiceKeepsMostWarpsBusy) {
   for (const int kilobytes : {48, 64, 99, 130, 163, 200, 227}) {
     const int limit = kilobytes * kKilobyte;
     for (const sm80::Configuration& other : sm80::kConfigurations) {
-      const sm80::Configuration chosen = sm80::choose(other.head_dim, limit);
+      const sm80::Configuration chosen = sm80::choose(other.head_dim, limit, other.rows);
       EXPECT_GE(chosen.warps * chosen.ctas(limit), other.warps * other.ctas(limit))
           << other.str(limit) << " with " << kilobytes;
     }
