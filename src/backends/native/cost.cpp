@@ -7,29 +7,6 @@
 
 namespace batten::impl::native {
 
-namespace {
-
-// What mma.sync reaches of WGMMA's speed on a Hopper card, for want of constants of its own.
-constexpr double kOfWgmma = 0.55;
-
-std::optional<cost::Card::Entry> constants(const cost::Card& card, const Target& target,
-                                           const Problem& problem) {
-  const bool masked = problem.mask != Mask::none;
-  const char* const name = constants_of(target);
-  if (auto own = card.find(name, problem.head_dim, masked)) return own;
-  if (target.family == Family::sm90) return std::nullopt;
-  auto entry = card.find("native", problem.head_dim, masked);
-  if (!entry) return std::nullopt;
-  entry->constants.kernel = name;
-  entry->constants.tile_us /= kOfWgmma;
-  entry->constants.block_us /= kOfWgmma;
-  entry->constants.tflops *= kOfWgmma;
-  entry->origin = cost::Origin::estimated;
-  return entry;
-}
-
-}  // namespace
-
 // What the busiest multiprocessor does when tiles are dealt out as the kernels deal them. CTAs that
 // share it take turns: it does what all of them do.
 cost::Work work_of(const Target& target, const Problem& problem, const Shape& shape,
@@ -43,7 +20,7 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
       samples_of_launch(problem, shape, workers.ctas), 1, std::max<std::int64_t>(shape.batch, 1));
   const std::int64_t launches = (shape.batch + samples - 1) / samples;
   work.launches = static_cast<double>(launches);
-  const DivisionChoice choice = divide(kernel, problem, shape, options.form);
+  const DivisionChoice choice = choose_division(problem, shape, options.form, kernel.keys, workers);
   if (choice.division.divides()) {
     const int busy = std::min(choice.division.all_shares() + choice.division.whole, workers.ctas);
     const int together = (busy + workers.multiprocessors - 1) / workers.multiprocessors;
@@ -55,7 +32,7 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
     return work;
   }
   const cost::Grid grid =
-      cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kernel.rows,
+      cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kTileRows,
                     kernel.keys, workers.multiprocessors);
   work.starts = work.launches * grid.busiest_starts;
   work.blocks = work.launches * grid.busiest_blocks;
@@ -67,7 +44,7 @@ std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& g
   const auto target = target_of(card.properties());
   if (!target) return std::nullopt;
   const Problem problem = without_idle_mask(given, shape);
-  const auto entry = constants(card, *target, problem);
+  const auto entry = card.find(constants_of(*target), problem.head_dim, problem.mask != Mask::none);
   if (!entry) return std::nullopt;
   cost::Prediction prediction = cost::predict(*entry, work_of(*target, problem, shape, options));
   prediction.usual = !target->is_forced;

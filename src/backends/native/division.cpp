@@ -19,8 +19,6 @@ constexpr std::int64_t kMostUnitsTimesShares = std::int64_t{1} << 30;
 // Of the workspace's cap, MiB if the environment has no other.
 constexpr double kMostOfCap = 0.75;
 constexpr std::int64_t kDefaultCap = 128;
-// What the L2 cache keeps of keys and values.
-constexpr double kCacheBytes = 40 << 20;
 // Of all tiles, whatever the scratch: rows of parts are counted in 31 bits.
 constexpr double kMostParts = 1 << 20;
 // No head has less than this many rows of a tile that several heads share: copies of fewer rows
@@ -130,7 +128,7 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     consider(tiles, std::clamp(w.ctas / tiles.tiles, 1, tiles.blocks), tiles.tiles);
     // More than two tiles with the same keys would read them at different times.
     const bool apart = tiles.whole == 0 && tiles.tiles > 2 * tiles.key_heads.value();
-    if (apart && key_bytes > kCacheBytes) return;
+    if (apart && key_bytes > w.cache_bytes) return;
     const std::int64_t units = std::int64_t{tiles.tiles} * tiles.blocks;
     consider(tiles, static_cast<int>(std::min<std::int64_t>(w.ctas, units)), 1);
   };

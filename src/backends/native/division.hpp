@@ -19,6 +19,7 @@ struct Workers {
   double launch = 0;        // divided tiles after a launch of whole ones
   double combine = 0;       // a share's first part, and the launch that puts parts together
   double part_read = 0;     // each part of all
+  double cache_bytes = 0;   // keys and values that tiles may read at different times
 };
 
 // From measurements on an H200 (docs/kernels/sm90.md and sm80.md, "Divided tiles").
@@ -28,16 +29,19 @@ constexpr Workers sm90_workers(int multiprocessors) {
           .start = 4.2,
           .launch = 5,
           .combine = 4,
-          .part_read = 0.011};
+          .part_read = 0.011,
+          .cache_bytes = 40 << 20};
 }
 constexpr Workers sm80_workers(int multiprocessors, int ctas_of_each) {
   return {.ctas = multiprocessors * ctas_of_each,
           .multiprocessors = multiprocessors,
           .alone = ctas_of_each == 1 ? 1 : 0.65,
-          .start = 0.6,
-          .launch = 1.5,
-          .combine = 1.2,
-          .part_read = 0.003};
+          .start = 1.2,
+          .launch = 0.5,
+          .combine = 2.2,
+          .part_read = 0.0045,
+          // Steps are four times as long, and memory as fast.
+          .cache_bytes = 160 << 20};
 }
 
 // What the busiest CTA does, in steps of a key block.

@@ -157,7 +157,8 @@ class NativePlan final : public Plan {
         kernel_(kernel_of(target_, problem, shape, options.form)),
         instance_(instance_of(target_, problem, kernel_)),
         online_(options.form == kOnline),
-        division_(divide(kernel_, problem, shape, options.form).division),
+        division_(
+            choose_division(problem, shape, options.form, kernel_.keys, kernel_.workers).division),
         counts_(next_counts(device.index)),
         // What earlier calls held must not decide how a sample is computed.
         watch_(*counts_.host, /*may_switch=*/!problem.batch_invariant) {
@@ -215,8 +216,8 @@ class NativePlan final : public Plan {
       return;
     }
     // Fewer than the plan knows of where offsets are on the host: they are not in its key.
-    const std::int64_t step =
-        std::min<std::int64_t>(samples_of_launch_, samples_of_launch(problem_, shape, ctas_));
+    const std::int64_t step = std::min<std::int64_t>(
+        samples_of_launch_, samples_of_launch(problem_, shape, kernel_.workers.ctas));
     for (std::int64_t first = 0; first < shape.batch; first += step) {
       const std::int64_t samples = std::min(step, shape.batch - first);
       a.first_sample = static_cast<std::int32_t>(first);
@@ -372,16 +373,15 @@ class NativePlan final : public Plan {
     combine(combined, stream);
   }
 
-  // For so many tiles or shares. CTAs that have a multiprocessor each take several; of those that
-  // share one some are faster, and so the next one begins wherever one is done.
+  // For so many tiles or shares. Hopper's CTAs take several each; of those that share a
+  // multiprocessor some are faster, and so the next one begins wherever one is done.
   int ctas_for(int count) const {
-    const Workers& w = kernel_.workers;
-    return w.ctas > w.multiprocessors ? count : std::min(count, w.ctas);
+    return uses_maps() ? std::min(count, kernel_.workers.ctas) : count;
   }
 
   // Of packed samples that are dealt out in order, which have no more rows than their tensor.
   int most_tiles(const Arguments& a) const {
-    if (a.packed == 0) return a.tiles;
+    if (a.deal.samples == nullptr || a.packed == 0) return a.tiles;
     const std::int64_t row_tiles = std::int64_t{a.rows_q} / instance_.rows + a.deal.count;
     return static_cast<int>(std::min<std::int64_t>(a.tiles, row_tiles * a.num_heads));
   }
@@ -389,9 +389,7 @@ class NativePlan final : public Plan {
   // The first so many tiles.
   void launch_tiles(Arguments& a, int tiles, Stream stream) const {
     a.tiles = tiles;
-    // In the sm80 family a CTA takes one tile of those that are dealt out in order.
-    const bool one_each = a.deal.samples != nullptr && !uses_maps();
-    const int ctas = one_each ? most_tiles(a) : ctas_for(a.tiles);
+    const int ctas = ctas_for(most_tiles(a));
     launch(a, ctas, (a.tiles + ctas - 1) / ctas, stream);
   }
 

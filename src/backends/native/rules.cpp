@@ -134,15 +134,7 @@ bool takes_tiles(const Problem& problem, const Shape& shape, int ctas) {
 }
 
 std::vector<std::string> forms() {
-  // Of the sm80 family those of head dim 128, which has more than one.
-  return {kOnline,
-          fmt::format("128x{}", kNarrow),
-          fmt::format("128x{}", kWide),
-          "128x64",
-          "128x32",
-          "256x64",
-          kWhole,
-          kDivided};
+  return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide), kWhole, kDivided};
 }
 
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form) {

@@ -67,22 +67,6 @@ bool is_tile(const std::string& form) {
   return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
 }
 
-// What the device has room for, as forms.
-std::vector<std::string> tiles_of(const Target& target, int head_dim) {
-  std::vector<std::string> tiles;
-  for (const sm80::Configuration& c : sm80::fitting(head_dim, target.shared_bytes))
-    tiles.push_back(c.tile());
-  return tiles;
-}
-
-sm80::Configuration configuration_of(const Target& target, const Problem& problem,
-                                     const std::string& form) {
-  for (const sm80::Configuration& c : sm80::fitting(problem.head_dim, target.shared_bytes)) {
-    if (c.tile() == form) return c;
-  }
-  return sm80::choose(problem.head_dim, target.shared_bytes);
-}
-
 }  // namespace
 
 const char* name_of(Family family) noexcept { return family == Family::sm90 ? "sm90" : "sm80"; }
@@ -134,11 +118,7 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem,
     if (auto reason = why_not_form(problem, form)) return reason;
     return why_not(problem, shape);
   }
-  const std::vector<std::string> tiles = tiles_of(target, problem.head_dim);
-  if (is_tile(form) && std::ranges::find(tiles, form) == tiles.end()) {
-    return fmt::format("tile {} is not what its kernels for this device have, but {}", form,
-                       fmt::join(tiles, " and "));
-  }
+  if (is_tile(form)) return fmt::format("tile {} is one of the sm90 kernels'", form);
   return why_not_counts(problem, shape);
 }
 
@@ -149,17 +129,10 @@ Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shap
             .workers = sm90_workers(target.multiprocessors),
             .configuration = {}};
   }
-  const sm80::Configuration c = configuration_of(target, problem, form);
-  return {.rows = c.rows,
-          .keys = c.block_keys,
+  const sm80::Configuration c = sm80::choose(problem.head_dim, target.shared_bytes);
+  return {.keys = c.block_keys,
           .workers = sm80_workers(target.multiprocessors, c.ctas(target.shared_bytes)),
           .configuration = c};
-}
-
-DivisionChoice divide(const Kernel& kernel, const Problem& problem, const Shape& shape,
-                      const std::string& form) {
-  const bool whole = kernel.rows != kTileRows;
-  return choose_division(problem, shape, whole ? kWhole : form, kernel.keys, kernel.workers);
 }
 
 const char* constants_of(const Target& target) noexcept {
@@ -170,8 +143,8 @@ std::string kernels_text(const Target& target) {
   if (target.family == Family::sm90) return "sm90 kernels";
   std::vector<std::string> kernels;
   for (const int dim : sm80::head_dims()) {
-    for (const sm80::Configuration& c : sm80::fitting(dim, target.shared_bytes))
-      kernels.push_back(fmt::format("d{} {}", dim, c.str(target.shared_bytes)));
+    const sm80::Configuration c = sm80::choose(dim, target.shared_bytes);
+    if (c.warps > 0) kernels.push_back(fmt::format("d{} {}", dim, c.str(target.shared_bytes)));
   }
   return fmt::format("sm80 kernels for {} KB of shared memory: {}", target.shared_bytes / kKilobyte,
                      fmt::join(kernels, "; "));

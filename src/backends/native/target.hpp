@@ -48,17 +48,12 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem,
 
 // The kernel that a call gets, of those that serve it.
 struct Kernel {
-  int rows = kTileRows;  // of a tile; those of more are not divided
-  int keys = 0;          // of a step
+  int keys = 0;  // of a step
   Workers workers;
   sm80::Configuration configuration;  // of that family
 };
 Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shape,
                  const std::string& form);
-
-// How it divides the call.
-DivisionChoice divide(const Kernel& kernel, const Problem& problem, const Shape& shape,
-                      const std::string& form);
 
 // The name under which a card's constants of the kernels are kept.
 const char* constants_of(const Target& target) noexcept;

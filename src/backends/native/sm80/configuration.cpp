@@ -6,7 +6,7 @@
 
 namespace batten::impl::native::sm80 {
 
-std::string Configuration::tile() const { return fmt::format("{}x{}", rows, block_keys); }
+std::string Configuration::tile() const { return fmt::format("{}x{}", kTileRows, block_keys); }
 
 std::string Configuration::str(int limit) const {
   const int n = ctas(limit);
@@ -21,25 +21,17 @@ std::vector<int> head_dims() {
   return dims;
 }
 
-Configuration choose(int head_dim, int limit, int rows) {
+Configuration choose(int head_dim, int limit) {
   Configuration best;
   int most = 0;
   for (const Configuration& c : kConfigurations) {
-    const int warps = c.head_dim == head_dim && c.rows == rows ? c.warps * c.ctas(limit) : 0;
+    const int warps = c.head_dim == head_dim ? c.warps * c.ctas(limit) : 0;
     if (warps > most) {
       best = c;
       most = warps;
     }
   }
   return best;
-}
-
-std::vector<Configuration> fitting(int head_dim, int limit) {
-  std::vector<Configuration> all;
-  for (const Configuration& c : kConfigurations) {
-    if (c.head_dim == head_dim && c.ctas(limit) > 0) all.push_back(c);
-  }
-  return all;
 }
 
 }  // namespace batten::impl::native::sm80

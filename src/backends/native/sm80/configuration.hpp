@@ -18,12 +18,11 @@ inline constexpr int kOtherSharedBytes = 1024;
 
 struct Configuration {
   int head_dim = 0;
-  int rows = kTileRows;  // of a tile
-  int block_keys = 0;    // of one step
+  int block_keys = 0;  // of one step
   int warps = 0;       // of a CTA
 
   constexpr int shared_bytes() const {
-    return (rows + 2 * block_keys) * head_dim * 2 + kOtherSharedBytes;
+    return (kTileRows + 2 * block_keys) * head_dim * 2 + kOtherSharedBytes;
   }
 
   // On a multiprocessor that gives a CTA `limit` bytes: it has 1 KB more than that, and so does
@@ -45,26 +44,22 @@ struct Configuration {
 // All that are compiled, for both dtypes each. Of a head dim the best comes first where memory is
 // no question.
 inline constexpr Configuration kConfigurations[] = {
-    {64, 128, 96, 4},   // 40 KB: two CTAs everywhere, as the next two
-    {80, 128, 64, 4},   // 40 KB
-    {96, 128, 64, 4},   // 48 KB
-    {128, 128, 64, 4},  // 64 KB: two CTAs from 163 KB on
-    {128, 128, 32, 4},  // 48 KB: for 99 KB
-    {192, 128, 64, 8},  // 96 KB: everywhere
-    {256, 128, 64, 8},  // 128 KB: from 163 KB on
-    {256, 128, 32, 8},  // 96 KB: for 99 KB
-    {128, 256, 64, 8},  // 96 KB: everywhere, for long calls
+    {64, 96, 4},   // 40 KB: two CTAs everywhere, as the next two
+    {80, 64, 4},   // 40 KB
+    {96, 64, 4},   // 48 KB
+    {128, 64, 4},  // 64 KB: two CTAs from 163 KB on
+    {128, 32, 4},  // 48 KB: for 99 KB
+    {192, 64, 8},  // 96 KB: everywhere
+    {256, 64, 8},  // 128 KB: from 163 KB on
+    {256, 32, 8},  // 96 KB: for 99 KB
 };
 inline constexpr int kNumConfigurations = std::size(kConfigurations);
 
 // Head dims that there are kernels for.
 std::vector<int> head_dims();
 
-// Of those with so many rows, a head dim's first that keeps all warps busy that registers allow;
-// where none does, the first of those with the most. None fits or is compiled: one with no warps.
-Configuration choose(int head_dim, int limit, int rows = kTileRows);
-
-// All of a head dim that fit.
-std::vector<Configuration> fitting(int head_dim, int limit);
+// A head dim's first that keeps all warps busy that registers allow; where none does, the first of
+// those with the most. None fits or is compiled: one with no warps.
+Configuration choose(int head_dim, int limit);
 
 }  // namespace batten::impl::native::sm80

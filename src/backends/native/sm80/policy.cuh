@@ -16,7 +16,7 @@ struct Policy {
   static constexpr int kBlockKeys = kConfiguration.block_keys;  // keys of one step
   static_assert(kHeadDim % 16 == 0 && kBlockKeys % 16 == 0, "products take 16 at a time");
 
-  static constexpr int kTileRows = kConfiguration.rows;
+  static constexpr int kTileRows = native::kTileRows;
   static constexpr int kWarps = kConfiguration.warps;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kWarpRows = kTileRows / kWarps;
