@@ -4,6 +4,7 @@ On a machine with a GPU and PyTorch:
 
     python benchmarks/peers.py --shapes published self --output results/peers.json
     python benchmarks/peers.py --scope sustained --shapes self --backends fa3 batten:native   # joules per call too
+    python benchmarks/peers.py --shapes sm80 --backends torch:flash batten:native@sm80 batten:native@sm80,99
 
 Contenders: PyTorch SDPA's FlashAttention-2 and cuDNN; FlashAttention-3 (`flash_attn_interface`) and FlashInfer where
 they can be imported; batten's backends through its C ABI. Each is checked against float64, then all are timed in
@@ -12,6 +13,7 @@ interleaved rounds of CUDA-graph replays, or each in turn for seconds (docs/perf
 """
 
 import argparse
+import contextlib
 import ctypes
 import datetime
 import math
@@ -61,7 +63,13 @@ SHAPES = {
     "few": [Shape(1, sq, skv, hq, hkv) for sq in (1, 16, 64, 256) for skv in (4096, 32760, 75600)
             for hq, hkv in ((12, 12), (40, 40), (40, 8))],
     "d64": [Shape(TOKENS // s, s, s, 16, 16, causal, 64) for s in (4096, 16384) for causal in (False, True)],
+    "dims": [Shape(4, 4096, 4096, 16, 16, causal, dim) for dim in (80, 96, 192, 256) for causal in (False, True)],
 }
+# The sm80 family beside FlashAttention-2, which computes with the same instructions.
+SM80 = {"published": SHAPES["published"], "Wan self": SHAPES["self"][:1], "Wan cross": SHAPES["cross"][:1],
+        "causal": SHAPES["causal"][1:], "head dim 64": SHAPES["d64"],
+        **{f"head dim {dim}": [s for s in SHAPES["dims"] if s.head_dim == dim] for dim in (80, 96, 192, 256)}}
+SHAPES["sm80"] = [shape for shapes in SM80.values() for shape in shapes]
 MAX_SETS = 6
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 # Above this a check samples rows instead of computing all of them in float64.
@@ -109,8 +117,32 @@ def flashinfer_single(sets, causal, library):
     return run, {"library": f"flashinfer {flashinfer.__version__}"}
 
 
-def batten(backend):
+@contextlib.contextmanager
+def variables(values):
+    """Environment variables for a while; the library reads them when it makes a plan."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def batten(name):
+    """NAME, or native@sm80 and native@sm80,99: the sm80 family's kernels, those for so many KB of shared memory."""
+    backend, _, family = name.partition("@")
+    arch, _, limit = family.partition(",")
+    settings = {"BATTEN_NATIVE_ARCH": arch, "BATTEN_SMEM_LIMIT": limit}
+
     def make(sets, causal, library):
+        with variables({variable: value for variable, value in settings.items() if value}):
+            return make_with_settings(sets, causal, library)
+
+    def make_with_settings(sets, causal, library):
         q, k = sets[0][0], sets[0][1]
         dtype = str(q.dtype).removeprefix("torch.")
         attention = batten_capi.Attention(library, dtype, q.shape[2], k.shape[2], q.shape[3],
@@ -211,7 +243,7 @@ def prepare(shape, names, library, dtype):
     return replays, meta
 
 
-def run_shape(shape, names, library, options):
+def run_shape(shape, group, names, library, options):
     replays, meta = prepare(shape, names, library, DTYPES[options.dtype])
     if options.scope == "graph":
         measured = {name: measure_rules.summary(samples)
@@ -222,13 +254,23 @@ def run_shape(shape, names, library, options):
     for name in names:
         result = {"backend": name, **meta[name], "batch_size": shape.batch, "query_length": shape.sq,
                   "kv_length": shape.skv, "num_heads": shape.hq, "num_kv_heads": shape.hkv,
-                  "head_size": shape.head_dim, "dtype": options.dtype, "causal": shape.causal}
+                  "head_size": shape.head_dim, "dtype": options.dtype, "causal": shape.causal,
+                  "group": group}
         if name in measured:
             result |= measured[name]
             result["tflops"] = shape.flops() / result["median_ms"] * 1e-9
             result["calls_per_replay"] = replays[name].calls
         results.append(result)
     return results
+
+
+def chosen_shapes(arguments):
+    """[(group, shape)]"""
+    if arguments.shape:
+        return [("own", shape) for shape in arguments.shape]
+    groups = [(name, shapes) for chosen in arguments.shapes
+              for name, shapes in (SM80.items() if chosen == "sm80" else [(chosen, SHAPES[chosen])])]
+    return [(name, shape) for name, shapes in groups for shape in shapes]
 
 
 def parse_shape(text):
@@ -271,7 +313,8 @@ def main():
     parser.add_argument("--backends", nargs="+",
                         default=[*CONTENDERS, "batten:native", "batten:cudnn", "batten:cudnn:packed",
                                  "batten:cudnn:lengths", "batten:single"],
-                        help="contenders; batten's as batten:NAME")
+                        help="contenders; batten's as batten:NAME, the sm80 family on another card as "
+                        "batten:native@sm80, as with 99 KB of shared memory batten:native@sm80,99")
     parser.add_argument("--shape", nargs="+", type=parse_shape, default=[], metavar="B,SQ,SKV,HQ,HKV[,D][,causal]",
                         help="shapes of your own, instead of --shapes")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
@@ -297,8 +340,8 @@ def main():
                                                          if "--output" not in (a, sys.argv[i - 1])])
     torch.manual_seed(0)
     results = []
-    for shape in arguments.shape or [s for group in arguments.shapes for s in SHAPES[group]]:
-        shape_results = run_shape(shape, arguments.backends, library, arguments)
+    for group, shape in chosen_shapes(arguments):
+        shape_results = run_shape(shape, group, arguments.backends, library, arguments)
         print(describe(shape_results), flush=True)
         results += shape_results
         torch.cuda.empty_cache()

@@ -59,6 +59,31 @@ def ratio_cell(ours, other, ratios):
     return f"{r['median']:.3f} ({r['low']:.3f}-{r['high']:.3f})"
 
 
+def medians(results, of, other):
+    """The ratio without its interval; None where one of the two is missing."""
+    ours, theirs = results.get(of), fastest_peer(results) if other == BEST else results.get(other)
+    if not ours or not theirs or "samples_ms" not in ours or "samples_ms" not in theirs:
+        return None
+    return ratio(theirs["samples_ms"], ours["samples_ms"])["median"]
+
+
+def summary(rows, of, against):
+    """A line for each group of shapes: the ratios' geometric mean, and the worst."""
+    groups = {}
+    for results in rows.values():
+        groups.setdefault(next(iter(results.values())).get("group", ""), []).append(results)
+    lines = ["| shapes | of them | " + " | ".join(f"{of} vs {a}: mean | worst" for a in against) + " |"]
+    lines.append("|" + " --- |" * (2 + 2 * len(against)))
+    for group, members in groups.items():
+        cells = [group, str(len(members))]
+        for a in against:
+            values = [r for r in (medians(results, of, a) for results in members) if r is not None]
+            mean = math.exp(statistics.fmean(math.log(v) for v in values)) if values else 0
+            cells += [f"{mean:.3f}", f"{min(values):.3f}"] if values else ["-", "-"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def table(rows, of, against, columns):
     backends = columns or list(dict.fromkeys(b for results in rows.values() for b in results))
     backends = [b for b in backends if any("median_ms" in r.get(b, {}) for r in rows.values())]
@@ -88,6 +113,7 @@ def main():
     parser.add_argument("--columns", nargs="*", help="the backends whose times are shown (default: all)")
     parser.add_argument("--where", nargs="*", default=[], metavar="KEY=NUMBER",
                         help=f"only shapes with these values, of {', '.join(SHAPE_KEYS[:6])}")
+    parser.add_argument("--short", action="store_true", help="a line for each group of shapes instead of each shape")
     arguments = parser.parse_args()
     rows = load(arguments.files)
     for condition in arguments.where:
@@ -95,7 +121,10 @@ def main():
         if key not in SHAPE_KEYS or not value.isdigit():
             parser.error(f"--where {condition}: expected KEY=NUMBER, KEY one of {', '.join(SHAPE_KEYS[:6])}")
         rows = {k: r for k, r in rows.items() if k[SHAPE_KEYS.index(key)] == int(value)}
-    print(table(rows, arguments.of, arguments.against, arguments.columns))
+    if arguments.short:
+        print(summary(rows, arguments.of, arguments.against))
+    else:
+        print(table(rows, arguments.of, arguments.against, arguments.columns))
     return 0
 
 

@@ -1,5 +1,6 @@
-# Finds nvcc, and says how the device code is compiled. Sets BATTEN_WITH_CUDA and BATTEN_WITH_NATIVE
-# (the sm90 kernels) to 0 or 1.
+# Finds nvcc, and says how the device code is compiled. Sets BATTEN_WITH_CUDA, BATTEN_WITH_NATIVE and
+# which families of native kernels there are, BATTEN_NATIVE_SM80 and BATTEN_NATIVE_SM90, to 0 or 1. (A
+# build without CUDA answers questions about cards as if it had both.)
 set(BATTEN_WITH_CUDA 0)
 set(BATTEN_WITH_NATIVE 0)
 set(batten_cuda_status "off (BATTEN_CUDA=OFF)")
@@ -40,8 +41,21 @@ if(NOT BATTEN_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-if(BATTEN_WITH_CUDA AND "90a" IN_LIST BATTEN_CUDA_ARCHS)
+set(BATTEN_NATIVE_SM80 1)
+set(BATTEN_NATIVE_SM90 1)
+if(BATTEN_WITH_CUDA)
+  foreach(arch IN LISTS BATTEN_CUDA_ARCHS)
+    if(NOT arch MATCHES "^(80|90a)$")
+      message(FATAL_ERROR "BATTEN_CUDA_ARCHS has '${arch}'; it may have 80 (for this and every newer card) and 90a (Hopper)")
+    endif()
+  endforeach()
   set(BATTEN_WITH_NATIVE 1)
+  if(NOT "80" IN_LIST BATTEN_CUDA_ARCHS)
+    set(BATTEN_NATIVE_SM80 0)
+  endif()
+  if(NOT "90a" IN_LIST BATTEN_CUDA_ARCHS)
+    set(BATTEN_NATIVE_SM90 0)
+  endif()
 endif()
 
 if(BATTEN_WITH_CUDA)

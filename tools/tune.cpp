@@ -33,6 +33,11 @@ struct TuneOptions {
 
 // A GPU, or the reason why there is none.
 Device gpu_of(const TuneOptions& o, const LibraryInfo& info) {
+  if (o.exhaustive && std::getenv("BATTEN_NATIVE_ARCH") != nullptr) {
+    throw UsageError(
+        "--exhaustive: unset BATTEN_NATIVE_ARCH; calls are kept as those of the card's own "
+        "kernels");
+  }
   const Device device = o.device.empty() ? Device::cuda(0) : parse_device(o.device);
   if (device.is_cpu())
     throw UsageError("--device: cpu has nothing to tune, auto has one backend there; name a GPU");

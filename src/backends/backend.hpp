@@ -92,6 +92,9 @@ class Backend {
     return shape;
   }
 
+  // What of the environment its plans bake in: calls under other settings do not share them.
+  virtual std::string settings() const { return {}; }
+
   // What a call that the backend serves would take on the card. Nothing where it cannot say; `auto`
   // then takes it only after those that can. Cheap: asked for each shape that is new.
   virtual std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,

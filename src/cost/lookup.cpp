@@ -30,6 +30,18 @@ double operations_per_clock(int arch) {
   return arch < 120 ? 8192 : 1024;
 }
 
+// Those of mma.sync, with which the tensor cores of Hopper and Blackwell do not reach their speed
+// (Hopper's measured).
+double operations_of_mma_sync(int arch) {
+  if (arch < 90) return operations_per_clock(arch);
+  if (arch < 100) return 2400;
+  return arch < 120 ? 2048 : 1024;
+}
+
+double operations_of(const Constants& kernel, int arch) {
+  return kernel.kernel == "native:sm80" ? operations_of_mma_sync(arch) : operations_per_clock(arch);
+}
+
 double ratio(double a, double b) { return a > 0 && b > 0 ? a / b : 1; }
 
 Card card_from(const Document& document, const CardProperties& properties, Origin origin) {
@@ -70,18 +82,17 @@ Card estimate(const CardProperties& properties) {
   const Document& reference = shipped_cards().front().document;
   const CardProperties& its = reference.card;
   const double clock = ratio(properties.clock_mhz, its.clock_mhz);
-  // Of one multiprocessor, and of them all.
-  const double speed =
-      clock * operations_per_clock(properties.arch) / operations_per_clock(its.arch);
-  const double together = speed * ratio(properties.multiprocessors, its.multiprocessors);
+  const double multiprocessors = ratio(properties.multiprocessors, its.multiprocessors);
   const double memory = ratio(properties.memory_gbps, its.memory_gbps);
   Card card(properties);
   for (Constants c : reference.kernels) {
+    // Of one multiprocessor.
+    const double speed = clock * operations_of(c, properties.arch) / operations_of(c, its.arch);
     c.tile_us /= speed;
     c.block_us /= speed;
     c.part_us /= memory;
     c.merge_us /= memory;
-    c.tflops *= together;
+    c.tflops *= speed * multiprocessors;
     c.gbps *= memory;
     card.set(c, Origin::estimated);
   }

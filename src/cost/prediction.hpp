@@ -43,6 +43,7 @@ struct Prediction {
   bool causal = false;
   Origin origin = Origin::estimated;
   bool exact = false;  // this very call was measured, the terms did not decide
+  bool usual = true;   // of the kernels that the card has by itself: what was measured is of them
   std::array<Term, 5> terms;
   double power_us = 0;          // of the tiles under the power limit; 0: it does not reach them
   double memory_us = 0;         // the bytes at the memory's speed; 0: no limit known

@@ -112,7 +112,8 @@ std::shared_ptr<const Plan> Attention::plan(const Backend& backend, const Shape&
                     .problem = problem_.problem,
                     .shape = backend.plan_key(problem_.problem, shape, options_),
                     .device = device_,
-                    .options = options_};
+                    .options = options_,
+                    .settings = backend.settings()};
   const auto found = PlanCache::instance().get(
       key, [&] { return backend.plan(problem_.problem, key.shape, device_, options_); });
   reused = found.reused;

@@ -18,7 +18,7 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const noexcept {
       p.head_dim, p.head_dim_v, static_cast<int>(p.mask), p.batch_invariant, s.batch, s.max_q,
       s.max_kv, s.packed, s.lse, static_cast<int>(s.q_lengths), static_cast<int>(s.kv_lengths),
       hash_of_layout(s.q), hash_of_layout(s.k), hash_of_layout(s.v), hash_of_layout(s.out),
-      key.options.form, key.options.num_threads);
+      key.options.form, key.options.num_threads, key.settings);
 }
 
 PlanCache& PlanCache::instance() {

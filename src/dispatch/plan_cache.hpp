@@ -21,6 +21,7 @@ struct PlanKey {
   Shape shape;  // the backend's plan_key()
   Device device;
   BackendOptions options;
+  std::string settings;  // Backend::settings()
 
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
 };

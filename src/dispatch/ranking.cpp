@@ -16,7 +16,7 @@ std::optional<cost::Prediction> predicted(const Backend& backend, const cost::Ca
   const auto call = cost::measured_shape(problem, shape);
   const cost::Measured* measured = call ? card.find_measured(*call) : nullptr;
   const auto us = measured != nullptr ? measured->of(backend.name()) : std::nullopt;
-  if (!us) return prediction;
+  if (!us || (prediction && !prediction->usual)) return prediction;
   if (!prediction) prediction.emplace();
   prediction->us = *us;
   prediction->exact = true;

@@ -38,7 +38,7 @@ Shape shape_of(const Call& c) {
 
 DivisionChoice choose(const Call& c, const char* form = "",
                       int multiprocessors = kMultiprocessors) {
-  return choose_division(problem_of(c), shape_of(c), form, 128, multiprocessors);
+  return choose_division(problem_of(c), shape_of(c), form, 128, sm90_workers(multiprocessors));
 }
 
 const Call kCalls[] = {{.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
@@ -195,14 +195,15 @@ TEST(NativeDivision, TilesThatShareKeysBeyondTheCacheAreNotTakenApart) {
 TEST(NativeDivision, WhatIsNotDivided) {
   const Call c = kCalls[0];
   const auto divides = [](const Problem& problem, const Shape& shape) {
-    return choose_division(problem, shape, "", 128, kMultiprocessors).division.divides();
+    return choose_division(problem, shape, "", 128, sm90_workers(kMultiprocessors))
+        .division.divides();
   };
   ASSERT_TRUE(divides(problem_of(c), shape_of(c)));
   const auto refused = [&](const Problem& problem, const Shape& shape, const char* why) {
     EXPECT_FALSE(divides(problem, shape)) << why;
     EXPECT_NE(why_not_divided(problem, shape).value_or("").find(why), std::string::npos);
-    EXPECT_FALSE(
-        choose_division(problem, shape, kDivided, 128, kMultiprocessors).division.divides());
+    EXPECT_FALSE(choose_division(problem, shape, kDivided, 128, sm90_workers(kMultiprocessors))
+                     .division.divides());
   };
   Problem problem = problem_of(c);
   problem.mask = Mask::causal;

@@ -178,14 +178,14 @@ TEST_F(NativeTarget, WhatIsServedDependsOnTheFamily) {
   EXPECT_FALSE(why_not(ampere, problem_of(128), shape, ""));
 }
 
-TEST_F(NativeTarget, ATileThatTheDeviceDoesNotGetIsRefused) {
-  const Target target = *target_of(kA100);
+TEST_F(NativeTarget, FormsOfTheOtherFamilyAreRefused) {
   const Problem problem = problem_of(128);
-  const std::string tile = sm80::choose(128, target.shared_bytes).tile();
-  for (const std::string& form : {std::string(), std::string("online"), std::string("whole"), tile})
-    EXPECT_FALSE(why_not(target, problem, shape_of(100, 200), form)) << form;
-  EXPECT_NE(why_not(target, problem, shape_of(100, 200), "128x144").value_or("").find(tile),
-            std::string::npos);
+  const auto why = [&](const DeviceProperties& device, const char* form) {
+    return why_not(*target_of(device), problem, shape_of(100, 200), form).value_or("");
+  };
+  for (const char* form : {"", "online", "whole", "divided"}) EXPECT_EQ(why(kA100, form), "");
+  EXPECT_EQ(why(kH200, "128x144").find("128x144"), std::string::npos);
+  EXPECT_NE(why(kA100, "128x144").find("128x144"), std::string::npos);
 }
 
 TEST_F(NativeTarget, TooLittleMemoryIsAReason) {
@@ -206,23 +206,49 @@ TEST_F(NativeTarget, CostsAreThoseOfAMultiprocessor) {
   const Problem problem = problem_of(128);
   const Shape shape = shape_of(128 * 108, 4096);  // 32 tiles for each multiprocessor
   const cost::Work work = work_of(target, problem, shape, {});
-  EXPECT_GT(ctas_of(target, problem), target.multiprocessors);
+  EXPECT_GT(kernel_of(target, problem, shape, "").workers.ctas, target.multiprocessors);
   EXPECT_NEAR(work.blocks, 32 * 4096 / cost::kUnitKeys, 0.05 * 32 * 32);
 }
 
-TEST_F(NativeTarget, ForcedFamiliesAreEstimates) {
+TEST_F(NativeTarget, EachFamilyHasConstantsOfItsOwn) {
   const cost::CardProperties properties{.name = "x", .arch = 90, .multiprocessors = 132};
   cost::Card card(properties);
   card.set({.kernel = "native", .head_dim = 128, .tile_us = 1, .block_us = 1},
            cost::Origin::shipped);
+  card.set({.kernel = "native:sm80", .head_dim = 128, .tile_us = 2, .block_us = 2},
+           cost::Origin::shipped);
   const auto own = predict(card, problem_of(128), shape_of(4096, 4096), {});
   ASSERT_TRUE(own);
-  EXPECT_EQ(own->origin, cost::Origin::shipped);
+  EXPECT_EQ(own->kernel, "native");
+  EXPECT_TRUE(own->usual);
   const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
   const auto forced = predict(card, problem_of(128), shape_of(4096, 4096), {});
   ASSERT_TRUE(forced);
-  EXPECT_EQ(forced->origin, cost::Origin::estimated);
+  EXPECT_EQ(forced->kernel, "native:sm80");
+  EXPECT_FALSE(forced->usual) << "calls that were measured on the card are of the other family";
   EXPECT_GT(forced->us, own->us);
+}
+
+TEST_F(NativeTarget, PlansOfOtherSettingsAreOthers) {
+  const std::string none = target_settings();
+  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
+  const std::string forced = target_settings();
+  EXPECT_NE(none, forced);
+  const Variable limit("BATTEN_SMEM_LIMIT", "99");
+  EXPECT_NE(target_settings(), forced);
+}
+
+// Two CTAs share a multiprocessor, so twice as many shares are computed at a time.
+TEST_F(NativeTarget, FewTilesAreDividedAmongAllThatRunAtATime) {
+  const Target target = *target_of(kA100);
+  const Problem problem = problem_of(128);
+  const Shape shape = shape_of(128, 16384);  // 32 tiles
+  const Kernel kernel = kernel_of(target, problem, shape, "");
+  const DivisionChoice choice = choose_division(problem, shape, "", kernel.keys, kernel.workers);
+  ASSERT_TRUE(choice.division.divides());
+  EXPECT_EQ(kernel.workers.ctas, 2 * target.multiprocessors);
+  EXPECT_GT(choice.division.all_shares(), target.multiprocessors);
+  EXPECT_LE(choice.division.all_shares(), kernel.workers.ctas);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ class Mistakes(CommandTest):
         self.fails(USAGE, "tune", "--device", "gpu", says="--device: 'gpu'")
         self.fails(USAGE, "tune", "--exhuastive", says="did you mean --exhaustive?")
         self.fails(USAGE, "tune", "4,128,4096,12", says="unexpected argument")
+        self.fails(USAGE, "tune", "--exhaustive", env={"BATTEN_NATIVE_ARCH": "sm80"}, says="unset BATTEN_NATIVE_ARCH")
 
     def test_without_a_gpu(self):
         if self.has_gpu():

@@ -61,7 +61,7 @@ std::vector<KeyChange> all_changes() {
   const impl::BackendOptions options;
   [[maybe_unused]] const auto& [o1, o2] = options;
   const PlanKey key;
-  [[maybe_unused]] const auto& [k1, k2, k3, k4, k5] = key;
+  [[maybe_unused]] const auto& [k1, k2, k3, k4, k5, k6] = key;
   static const FakeBackend another("another");
 
   std::vector<KeyChange> all{
@@ -69,6 +69,7 @@ std::vector<KeyChange> all_changes() {
       {"device index", [](PlanKey& k) { k.device.index = 1; }},
       {"device type", [](PlanKey& k) { k.device.type = DeviceType::cuda; }},
       {"form", [](PlanKey& k) { k.options.form = "packed"; }},
+      {"settings", [](PlanKey& k) { k.settings = "sm80"; }},
       {"num_threads", [](PlanKey& k) { k.options.num_threads = 3; }},
       {"dtype", [](PlanKey& k) { k.problem.dtype = DType::f16; }},
       {"out_dtype", [](PlanKey& k) { k.problem.out_dtype = DType::f32; }},

@@ -1,7 +1,5 @@
 #include "backends/native/cost.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "backends/native/division.hpp"
@@ -13,30 +11,29 @@ namespace batten::impl::native {
 // share it take turns: it does what all of them do.
 cost::Work work_of(const Target& target, const Problem& problem, const Shape& shape,
                    const BackendOptions& options) {
-  const int multiprocessors = target.multiprocessors;
-  const int ctas = ctas_of(target, problem);
+  const Kernel kernel = kernel_of(target, problem, shape, options.form);
+  const Workers& workers = kernel.workers;
   cost::Work work;
   work.flops = cost::flops_of(problem, shape);
   work.bytes = cost::bytes_of(problem, shape);
-  const std::int64_t samples = std::clamp<std::int64_t>(samples_of_launch(problem, shape, ctas), 1,
-                                                        std::max<std::int64_t>(shape.batch, 1));
+  const std::int64_t samples = std::clamp<std::int64_t>(
+      samples_of_launch(problem, shape, workers.ctas), 1, std::max<std::int64_t>(shape.batch, 1));
   const std::int64_t launches = (shape.batch + samples - 1) / samples;
   work.launches = static_cast<double>(launches);
-  const int keys = block_keys(target, problem, shape, options.form);
-  const DivisionChoice choice = choose_division(problem, shape, options.form, keys, ctas);
+  const DivisionChoice choice = choose_division(problem, shape, options.form, kernel.keys, workers);
   if (choice.division.divides()) {
-    const int busy = std::min(choice.division.all_shares() + choice.division.whole, ctas);
-    const int together = (busy + multiprocessors - 1) / multiprocessors;
+    const int busy = std::min(choice.division.all_shares() + choice.division.whole, workers.ctas);
+    const int together = (busy + workers.multiprocessors - 1) / workers.multiprocessors;
     work.starts = choice.load.starts * together;
-    work.blocks = choice.load.blocks * together * keys / cost::kUnitKeys;
+    work.blocks = choice.load.blocks * together * kernel.keys / cost::kUnitKeys;
     work.launches = choice.load.launches + 1;  // the one that puts parts together
     work.parts = choice.load.parts_of_cta * together;
-    work.merges = choice.load.parts / multiprocessors;
+    work.merges = choice.load.parts / workers.multiprocessors;
     return work;
   }
   const cost::Grid grid =
       cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kTileRows,
-                    keys, multiprocessors);
+                    kernel.keys, workers.multiprocessors);
   work.starts = work.launches * grid.busiest_starts;
   work.blocks = work.launches * grid.busiest_blocks;
   return work;
@@ -47,28 +44,19 @@ std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& g
   const auto target = target_of(card.properties());
   if (!target) return std::nullopt;
   const Problem problem = without_idle_mask(given, shape);
-  auto entry = card.find("native", problem.head_dim, problem.mask != Mask::none);
+  const auto entry = card.find(constants_of(*target), problem.head_dim, problem.mask != Mask::none);
   if (!entry) return std::nullopt;
-  if (target->is_forced) {
-    // The constants are those of the other family: of the tensor cores' speed mma.sync reaches so
-    // much on a Hopper card.
-    constexpr double kOfWgmma = 0.55;
-    entry->constants.tile_us /= kOfWgmma;
-    entry->constants.block_us /= kOfWgmma;
-    entry->constants.tflops *= kOfWgmma;
-    entry->origin = cost::Origin::estimated;
-  }
-  return cost::predict(*entry, work_of(*target, problem, shape, options));
+  cost::Prediction prediction = cost::predict(*entry, work_of(*target, problem, shape, options));
+  prediction.usual = !target->is_forced;
+  return prediction;
 }
 
 std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
                                       const Shape& shape, const BackendOptions& options) {
-  const auto target = target_of(card.properties());
-  if (!target) {
-    return fmt::format("its kernels are for sm80 and newer, not sm{}", card.properties().arch);
-  }
-  if (auto reason = why_not(*target, problem)) return reason;
-  return why_not(*target, problem, shape, options.form);
+  if (auto reason = why_no_target(card.properties().arch)) return reason;
+  const Target target = target_of(card.properties()).value();
+  if (auto reason = why_not(target, problem)) return reason;
+  return why_not(target, problem, shape, options.form);
 }
 
 }  // namespace batten::impl::native

@@ -10,12 +10,6 @@
 namespace batten::impl::native {
 namespace {
 
-// Costs in steps of 128 keys at head dim 128, from measurements on an H200
-// (docs/kernels/sm90.md, "Divided tiles").
-constexpr double kStart = 4.2;  // a CTA's next tile or part, what it writes included
-constexpr double kLaunch = 5;   // divided tiles after a launch of whole ones
-constexpr double kCombine = 4;  // a share's first part, and the launch that puts parts together
-constexpr double kPartRead = 0.011;  // each part of all
 // A call is divided when it gains so much.
 constexpr double kWorthIt = 0.98;
 
@@ -25,8 +19,6 @@ constexpr std::int64_t kMostUnitsTimesShares = std::int64_t{1} << 30;
 // Of the workspace's cap, MiB if the environment has no other.
 constexpr double kMostOfCap = 0.75;
 constexpr std::int64_t kDefaultCap = 128;
-// What the L2 cache keeps of keys and values.
-constexpr double kCacheBytes = 40 << 20;
 // Of all tiles, whatever the scratch: rows of parts are counted in 31 bits.
 constexpr double kMostParts = 1 << 20;
 // No head has less than this many rows of a tile that several heads share: copies of fewer rows
@@ -58,15 +50,23 @@ Division tiles_of(const Problem& problem, const Shape& shape, int keys_of_block)
   return d;
 }
 
+// Turns that the busiest CTA takes at so many tiles or shares. In the last one CTAs may have their
+// multiprocessors for themselves.
+double rounds_of(std::int64_t count, const Workers& w) {
+  const std::int64_t left = count % w.ctas;
+  const double last = left == 0 ? 0 : left <= w.multiprocessors ? w.alone : 1;
+  return static_cast<double>(count / w.ctas) + last;
+}
+
 // What shares make of the tiles, after rounds of whole ones. A share that does not begin with a
 // tile has parts of two, or of more.
-Load load_of(const Division& d, int shares, int ctas) {
+Load load_of(const Division& d, int shares, const Workers& w) {
   const double units = static_cast<double>(d.tiles) * d.blocks;
-  const double rounds = divided_up(shares, ctas);
+  const double rounds = rounds_of(shares, w);
   const bool even = shares % d.tiles == 0;
   const double tiles_of_share = static_cast<double>(d.tiles) / shares;
   const double parts_of_share = even ? 1 : std::ceil(tiles_of_share) + 1;
-  const double whole_rounds = static_cast<double>(d.whole) / ctas;
+  const double whole_rounds = static_cast<double>(d.whole) / w.ctas;
   return {.starts = whole_rounds + rounds * parts_of_share,
           .blocks = whole_rounds * d.blocks + rounds * std::ceil(units / shares),
           .launches = d.whole > 0 ? 2.0 : 1.0,
@@ -75,23 +75,23 @@ Load load_of(const Division& d, int shares, int ctas) {
 }
 
 // `step`: of the kernel's own key blocks.
-double steps(const Load& load, double step) {
-  double all = step * load.blocks + kStart * (load.starts - 1) + kLaunch * (load.launches - 1);
-  if (load.parts > 0) all += kCombine + kPartRead * load.parts;
+double steps(const Load& load, double step, const Workers& w) {
+  double all = step * load.blocks + w.start * (load.starts - 1) + w.launch * (load.launches - 1);
+  if (load.parts > 0) all += w.combine + w.part_read * load.parts;
   return all;
 }
 
 }  // namespace
 
 DivisionChoice choose_division(const Problem& problem, const Shape& shape, const std::string& form,
-                               int keys_of_block, int multiprocessors) {
+                               int keys_of_block, const Workers& w) {
   const std::int64_t whole_tiles =
       shape.batch * problem.num_heads * divided_up(shape.max_q, kTileRows);
-  const std::int64_t rounds = divided_up(whole_tiles, multiprocessors);
+  const double rounds = rounds_of(whole_tiles, w);
   DivisionChoice whole;
   whole.load.launches = 1;
-  whole.load.starts = static_cast<double>(rounds);
-  whole.load.blocks = static_cast<double>(rounds * divided_up(shape.max_kv, keys_of_block));
+  whole.load.starts = rounds;
+  whole.load.blocks = rounds * divided_up(shape.max_kv, keys_of_block);
   if (form == kWhole || why_not_divided(problem, shape) || whole_tiles == 0 || shape.max_kv == 0) {
     return whole;
   }
@@ -110,11 +110,12 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     const std::int64_t all_units = std::int64_t{tiles.tiles} * tiles.blocks;
     const std::int64_t units = all_units / periods;
     if (units * shares > kMostUnitsTimesShares || all_units > kMostUnits) return;
-    const Load load = load_of(tiles, shares * periods, multiprocessors);
+    const Load load = load_of(tiles, shares * periods, w);
     const double scratch = load.parts * kTileRows * (problem.head_dim + 1) * sizeof(float);
     if (load.parts > kMostParts || (scratch > most_scratch && !forced)) return;
     const bool first = !best.division.divides();
-    if (steps(load, step) >= steps(best.load, step) * (first ? kWorthIt : 1) && !(forced && first))
+    if (steps(load, step, w) >= steps(best.load, step, w) * (first ? kWorthIt : 1) &&
+        !(forced && first))
       return;
     best.load = load;
     best.division = tiles;
@@ -122,17 +123,17 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
     best.division.units = Divisor(static_cast<std::uint32_t>(units));
     best.division.periods = periods;
   };
-  // As many shares as multiprocessors; or as many for each tile, so that no share has two.
+  // As many shares as CTAs at a time; or as many for each tile, so that no share has two.
   const auto consider_both = [&](const Division& tiles) {
-    consider(tiles, std::clamp(multiprocessors / tiles.tiles, 1, tiles.blocks), tiles.tiles);
+    consider(tiles, std::clamp(w.ctas / tiles.tiles, 1, tiles.blocks), tiles.tiles);
     // More than two tiles with the same keys would read them at different times.
     const bool apart = tiles.whole == 0 && tiles.tiles > 2 * tiles.key_heads.value();
-    if (apart && key_bytes > kCacheBytes) return;
+    if (apart && key_bytes > w.cache_bytes) return;
     const std::int64_t units = std::int64_t{tiles.tiles} * tiles.blocks;
-    consider(tiles, static_cast<int>(std::min<std::int64_t>(multiprocessors, units)), 1);
+    consider(tiles, static_cast<int>(std::min<std::int64_t>(w.ctas, units)), 1);
   };
   const Division all = tiles_of(problem, shape, keys_of_block);
-  const std::int64_t left = whole_tiles % multiprocessors;
+  const std::int64_t left = whole_tiles % w.ctas;
   if (left > 0 && left < whole_tiles && all.box_log2 == kTileRowsLog2) {
     Division last = all;
     last.tiles = static_cast<std::int32_t>(left);

@@ -19,18 +19,16 @@ class Native final : public Backend {
   Availability availability(Device device) const override {
     if (auto absent = without_gpu(device, "its kernels")) return *absent;
     const DeviceProperties& properties = device_runtime().properties(device.index);
-    const auto target = native::target_of(properties);
-    if (!target) {
+    if (const auto reason = native::why_no_target(properties.arch())) {
       return {.available = false,
-              .reason =
-                  fmt::format("{} is sm{}; {}", properties.name, properties.arch(),
-                              properties.arch() < 80 ? "its kernels are for sm80 and newer"
-                                                     : "BATTEN_NATIVE_ARCH=sm90 is for sm90 alone"),
-              .remedy = properties.arch() < 80 ? "use another device" : "unset BATTEN_NATIVE_ARCH",
+              .reason = fmt::format("{}: {}", properties.name, *reason),
+              .remedy = "use the cudnn or single backend on this device",
               .library = {}};
     }
-    return {
-        .available = true, .reason = {}, .remedy = {}, .library = native::kernels_text(*target)};
+    return {.available = true,
+            .reason = {},
+            .remedy = {},
+            .library = native::kernels_text(native::target_of(properties).value())};
   }
 
   std::optional<std::string> why_not(const Problem& problem, Device device) const override {
@@ -46,6 +44,8 @@ class Native final : public Backend {
                  const BackendOptions& /*options*/) const override {
     return native::plan_key(shape);
   }
+
+  std::string settings() const override { return native::target_settings(); }
 
   std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& problem,
                                           const Shape& shape,

@@ -141,13 +141,11 @@ class MapCache {
   std::size_t next_ = 0;
 };
 
-Instance instance_of(const Target& target, const Problem& problem, const Shape& shape,
-                     const std::string& form) {
-  if (target.family == Family::sm80) {
-    return sm80::find_instance(problem.dtype, sm80::choose(problem.head_dim, target.shared_bytes));
-  }
+Instance instance_of(const Target& target, const Problem& problem, const Kernel& kernel) {
+  if (target.family == Family::sm80)
+    return sm80::find_instance(problem.dtype, kernel.configuration);
   return sm90::find_instance(problem.dtype, problem.head_dim, problem.mask != Mask::none,
-                             block_keys(target, problem, shape, form));
+                             kernel.keys);
 }
 
 class NativePlan final : public Plan {
@@ -156,10 +154,11 @@ class NativePlan final : public Plan {
              const BackendOptions& options)
       : problem_(problem),
         target_(target_of(device_runtime().properties(device.index)).value()),
-        ctas_(ctas_of(target_, problem)),
-        instance_(instance_of(target_, problem, shape, options.form)),
+        kernel_(kernel_of(target_, problem, shape, options.form)),
+        instance_(instance_of(target_, problem, kernel_)),
         online_(options.form == kOnline),
-        division_(choose_division(problem, shape, options.form, instance_.keys, ctas_).division),
+        division_(
+            choose_division(problem, shape, options.form, kernel_.keys, kernel_.workers).division),
         counts_(next_counts(device.index)),
         // What earlier calls held must not decide how a sample is computed.
         watch_(*counts_.host, /*may_switch=*/!problem.batch_invariant) {
@@ -167,13 +166,14 @@ class NativePlan final : public Plan {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
     row_tiles_ = static_cast<std::int32_t>((shape.max_q + instance_.rows - 1) / instance_.rows);
-    samples_of_launch_ = static_cast<int>(std::clamp<std::int64_t>(
-        samples_of_launch(problem, shape, ctas_), 1, std::max<std::int64_t>(shape.batch, 1)));
+    samples_of_launch_ = static_cast<int>(
+        std::clamp<std::int64_t>(samples_of_launch(problem, shape, kernel_.workers.ctas), 1,
+                                 std::max<std::int64_t>(shape.batch, 1)));
     if (is_causal() && shape.batch * row_tiles_ > 0) {
       const std::int64_t head_bytes = shape.max_kv * key_bytes_of_head();
       const int heads = samples_of_launch_ * problem.num_heads;
-      section_heads_ =
-          section_heads(row_tiles_, heads, std::min(heads * row_tiles_, ctas_), head_bytes);
+      section_heads_ = section_heads(
+          row_tiles_, heads, std::min(heads * row_tiles_, kernel_.workers.ctas), head_bytes);
     }
     if (uses_maps()) sm90::load_encoder();
     const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
@@ -181,10 +181,10 @@ class NativePlan final : public Plan {
     info_.kernel = instance_.kernel;
     info_.kernel += online_ ? ", online softmax" : ", lazy softmax";
     info_.tile = instance_.tile;
-    if (takes_tiles(problem, shape, ctas_)) {
+    if (takes_tiles(problem, shape, kernel_.workers.ctas)) {
       cached_keys_ = static_cast<std::int32_t>(kCachedBytes / key_bytes_of_head());
       load_order();
-      info_.workspace_size = deal_bytes(samples_of_launch_, ctas_);
+      info_.workspace_size = deal_bytes(samples_of_launch_, kernel_.workers.ctas);
     }
     load_kernel();
     if (division_.divides()) {
@@ -216,8 +216,8 @@ class NativePlan final : public Plan {
       return;
     }
     // Fewer than the plan knows of where offsets are on the host: they are not in its key.
-    const std::int64_t step =
-        std::min<std::int64_t>(samples_of_launch_, samples_of_launch(problem_, shape, ctas_));
+    const std::int64_t step = std::min<std::int64_t>(
+        samples_of_launch_, samples_of_launch(problem_, shape, kernel_.workers.ctas));
     for (std::int64_t first = 0; first < shape.batch; first += step) {
       const std::int64_t samples = std::min(step, shape.batch - first);
       a.first_sample = static_cast<std::int32_t>(first);
@@ -373,9 +373,11 @@ class NativePlan final : public Plan {
     combine(combined, stream);
   }
 
-  // For so many tiles or shares. Hopper's kernels take several each; of the others, CTAs that share
-  // a multiprocessor are not equally fast, and so the next one begins wherever one is done.
-  int ctas_for(int count) const { return uses_maps() ? std::min(count, ctas_) : count; }
+  // For so many tiles or shares. Hopper's CTAs take several each; of those that share a
+  // multiprocessor some are faster, and so the next one begins wherever one is done.
+  int ctas_for(int count) const {
+    return uses_maps() ? std::min(count, kernel_.workers.ctas) : count;
+  }
 
   // Of packed samples that are dealt out in order, which have no more rows than their tensor.
   int most_tiles(const Arguments& a) const {
@@ -420,7 +422,7 @@ class NativePlan final : public Plan {
 
   Problem problem_;
   Target target_;
-  int ctas_;  // that run at a time
+  Kernel kernel_;
   Instance instance_;
   bool online_;
   Division division_;

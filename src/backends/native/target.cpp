@@ -14,6 +14,8 @@ namespace batten::impl::native {
 namespace {
 
 constexpr int kKilobyte = 1024;
+constexpr const char* kArchVariable = "BATTEN_NATIVE_ARCH";
+constexpr const char* kLimitVariable = "BATTEN_SMEM_LIMIT";
 
 // By compute capability, what a CTA may have.
 int shared_bytes_of(int arch) {
@@ -33,36 +35,53 @@ int shared_bytes_of(int arch) {
 
 // What BATTEN_NATIVE_ARCH asks for.
 std::optional<Family> asked_for() {
-  const auto value = environment("BATTEN_NATIVE_ARCH");
+  const auto value = environment(kArchVariable);
   if (!value) return std::nullopt;
   for (const Family family : {Family::sm80, Family::sm90}) {
     if (*value == name_of(family)) return family;
   }
-  fail(ErrorCode::InvalidArgument, "BATTEN_NATIVE_ARCH is '{}', not sm80 or sm90", *value);
+  fail(ErrorCode::InvalidArgument, "{} is '{}', not sm80 or sm90", kArchVariable, *value);
+}
+
+bool is_built(Family family) {
+  return family == Family::sm90 ? BATTEN_NATIVE_SM90 != 0 : BATTEN_NATIVE_SM80 != 0;
+}
+
+constexpr int kHopper = 90;
+
+Family family_of(int arch) {
+  const bool own = arch == kHopper && is_built(Family::sm90);
+  return asked_for().value_or(own ? Family::sm90 : Family::sm80);
 }
 
 std::optional<Target> target_of(int arch, int multiprocessors, int shared_bytes) {
-  if (arch < 80) return std::nullopt;
-  const bool is_hopper = arch == 90;
-  const Family family = asked_for().value_or(is_hopper ? Family::sm90 : Family::sm80);
-  if (family == Family::sm90 && !is_hopper) return std::nullopt;
-  if (const auto limit = environment_int("BATTEN_SMEM_LIMIT", 48, 227)) {
+  if (why_no_target(arch)) return std::nullopt;
+  const Family family = family_of(arch);
+  if (const auto limit = environment_int(kLimitVariable, 48, 227)) {
     shared_bytes = std::min(shared_bytes, static_cast<int>(*limit) * kKilobyte);
   }
-  return Target{family, is_hopper && family != Family::sm90, multiprocessors, shared_bytes};
+  return Target{family, arch == kHopper && family != Family::sm90, multiprocessors, shared_bytes};
 }
 
-sm80::Configuration configuration_of(const Target& target, const Problem& problem) {
-  return sm80::choose(problem.head_dim, target.shared_bytes);
-}
-
-bool is_about_keys(const std::string& form) {
+bool is_tile(const std::string& form) {
   return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
 }
 
 }  // namespace
 
 const char* name_of(Family family) noexcept { return family == Family::sm90 ? "sm90" : "sm80"; }
+
+std::optional<std::string> why_no_target(int arch) {
+  if (arch < 80) return fmt::format("its kernels are for sm80 and newer, not sm{}", arch);
+  const Family family = family_of(arch);
+  if (family == Family::sm90 && arch != kHopper) {
+    return fmt::format("{}=sm90 is for sm90, not sm{}", kArchVariable, arch);
+  }
+  if (!is_built(family)) {
+    return fmt::format("this build has no {} kernels (BATTEN_CUDA_ARCHS)", name_of(family));
+  }
+  return std::nullopt;
+}
 
 std::optional<Target> target_of(const DeviceProperties& device) {
   return target_of(device.arch(), device.multiprocessors,
@@ -73,6 +92,11 @@ std::optional<Target> target_of(const cost::CardProperties& card) {
   return target_of(card.arch, card.multiprocessors, shared_bytes_of(card.arch));
 }
 
+std::string target_settings() {
+  return fmt::format("{} {}", environment(kArchVariable).value_or(""),
+                     environment(kLimitVariable).value_or(""));
+}
+
 std::optional<std::string> why_not(const Target& target, const Problem& problem) {
   if (target.family == Family::sm90) return why_not(problem);
   if (auto reason = why_not_elements(problem)) return reason;
@@ -81,7 +105,7 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem)
     return fmt::format("its kernels are compiled for head_dim {}, not {}", fmt::join(dims, ", "),
                        problem.head_dim);
   }
-  if (configuration_of(target, problem).warps == 0) {
+  if (sm80::choose(problem.head_dim, target.shared_bytes).warps == 0) {
     return fmt::format("its kernels for head_dim {} need more than {} KB of shared memory",
                        problem.head_dim, target.shared_bytes / kKilobyte);
   }
@@ -94,22 +118,25 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem,
     if (auto reason = why_not_form(problem, form)) return reason;
     return why_not(problem, shape);
   }
-  const std::string tile = configuration_of(target, problem).tile();
-  if (is_about_keys(form) && form != tile) {
-    return fmt::format("tile {} is not what its kernels for this device have, but {}", form, tile);
-  }
+  if (is_tile(form)) return fmt::format("tile {} is one of the sm90 kernels'", form);
   return why_not_counts(problem, shape);
 }
 
-int block_keys(const Target& target, const Problem& problem, const Shape& shape,
-               const std::string& form) {
-  if (target.family == Family::sm90) return block_keys(problem, shape, form);
-  return configuration_of(target, problem).block_keys;
+Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shape,
+                 const std::string& form) {
+  if (target.family == Family::sm90) {
+    return {.keys = block_keys(problem, shape, form),
+            .workers = sm90_workers(target.multiprocessors),
+            .configuration = {}};
+  }
+  const sm80::Configuration c = sm80::choose(problem.head_dim, target.shared_bytes);
+  return {.keys = c.block_keys,
+          .workers = sm80_workers(target.multiprocessors, c.ctas(target.shared_bytes)),
+          .configuration = c};
 }
 
-int ctas_of(const Target& target, const Problem& problem) {
-  if (target.family == Family::sm90) return target.multiprocessors;
-  return target.multiprocessors * configuration_of(target, problem).ctas(target.shared_bytes);
+const char* constants_of(const Target& target) noexcept {
+  return target.family == Family::sm90 ? "native" : "native:sm80";
 }
 
 std::string kernels_text(const Target& target) {

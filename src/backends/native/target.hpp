@@ -6,6 +6,8 @@
 #include <string>
 
 #include "backends/backend.hpp"
+#include "backends/native/division.hpp"
+#include "backends/native/sm80/configuration.hpp"
 #include "core/device.hpp"
 #include "cost/card.hpp"
 
@@ -26,12 +28,17 @@ struct Target {
   bool is_hopper() const noexcept { return family == Family::sm90 || is_forced; }
 };
 
+// Why no kernels run on devices of a compute capability (90 for sm90), or nothing.
+std::optional<std::string> why_no_target(int arch);
+
 // For a device, or for a card that need not be here. BATTEN_NATIVE_ARCH=sm80 asks for that family
 // on a card that has both, and BATTEN_SMEM_LIMIT=N lets its kernels have N KB (48 to 227), as on
-// another card; other values throw InvalidArgument. Nothing where there are no kernels: before
-// Ampere, or where sm90's are asked for elsewhere.
+// another card; other values throw InvalidArgument. Nothing where there are no kernels.
 std::optional<Target> target_of(const DeviceProperties& device);
 std::optional<Target> target_of(const cost::CardProperties& card);
+
+// The two variables as they are, for keys of plans.
+std::string target_settings();
 
 // Why a target's kernels cannot serve the problem, the shape or the form, or nothing; see
 // rules.hpp.
@@ -39,12 +46,17 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem)
 std::optional<std::string> why_not(const Target& target, const Problem& problem, const Shape& shape,
                                    const std::string& form);
 
-// Keys of a step.
-int block_keys(const Target& target, const Problem& problem, const Shape& shape,
-               const std::string& form);
+// The kernel that a call gets, of those that serve it.
+struct Kernel {
+  int keys = 0;  // of a step
+  Workers workers;
+  sm80::Configuration configuration;  // of that family
+};
+Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shape,
+                 const std::string& form);
 
-// CTAs that all multiprocessors compute at a time.
-int ctas_of(const Target& target, const Problem& problem);
+// The name under which a card's constants of the kernels are kept.
+const char* constants_of(const Target& target) noexcept;
 
 // The kernels of the family, for `batten info`: "sm80 kernels: d64 128x64, ...".
 std::string kernels_text(const Target& target);

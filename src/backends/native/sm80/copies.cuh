@@ -50,7 +50,7 @@ __device__ __forceinline__ void copy_queries(std::uint8_t* to, const Arguments& 
   const int lane = here(static_cast<int>(threadIdx.x)) % 32;
   const int chunk = lane % kLanes;
   if (kLanes > P::kChunks && chunk >= P::kChunks) return;
-  const int box_log2 = a.division.box_log2;
+  const int box_log2 = source.box_log2;
   const std::int64_t row_bytes = a.queries.layout.row * 2;
   const std::int64_t head_bytes = a.queries.layout.head * 2;
   const std::uint8_t* const begin = source.queries + chunk * 16;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void copy_queries(std::uint8_t* to, const Arguments& 
   for (int first = 0; first < P::kWarpRows; first += kRows) {
     const int r = warp * P::kWarpRows + first + lane / kLanes;
     const int head = r >> box_log2;
-    const int row = r & ((1 << box_log2) - 1);
+    const int row = r - (head << box_log2);
     copy_async(base + offset_of<P>(r, chunk, true), begin + row * row_bytes + head * head_bytes,
                head < source.heads && row < source.rows);
   }

@@ -12,42 +12,46 @@ namespace batten::impl::native::sm80 {
 
 template <class P>
 __device__ __forceinline__ void compute_tiles(SharedMemory<P>& shared, const Arguments& a) {
-  if (shared.tile[0].blocks == 0) return;
+  const Dealer<P> dealer(shared, a);
   Output<P> tile(shared, a);
-  tile.fetch(0);
+  if (threadIdx.x == 0) dealer.begin();
 
-  unsigned redone = 0;
   bool again = false;
-  int slot = 0;
+  // The first time there is nothing to compute yet.
 #pragma unroll 1
-  for (;;) {
-    const TileRecord& record = shared.tile[slot];
-    // Everyone sees it behind the first barrier in compute().
-    if (threadIdx.x == 0 && !again) deal(shared, a, 1 - slot);
+  for (bool is_first = true;; is_first = false) {
+    // Everyone sees it behind the next barrier.
+    if (threadIdx.x < 32 && !again) dealer.advance(is_first);
+    if (is_first) {
+      __syncthreads();
+      if (shared.next.tile.blocks == 0) break;
+      tile.fetch(shared.next);
+      __syncthreads();
+      continue;
+    }
     bool finite;
     if (again || a.online != 0) {
-      tile.template compute<Softmax::online>(slot);
-      finite = tile.template store<Softmax::online>(record);
+      tile.template compute<Softmax::online>();
+      finite = tile.template store<Softmax::online>();
     } else {
-      tile.template compute<Softmax::lazy>(slot);
-      finite = tile.template store<Softmax::lazy>(record);
+      tile.template compute<Softmax::lazy>();
+      finite = tile.template store<Softmax::lazy>();
     }
-    // Also: nobody needs the record any more.
-    const bool redo = __syncthreads_or(!finite) && !again && a.online == 0;
-    if (redo) {
+    const bool is_last = shared.next.tile.blocks == 0;
+    // Also: nobody needs the two tasks any more.
+    if (__syncthreads_or(!finite) && !again && a.online == 0) {
       // What was copied for the next tile is copied again, when this one is done.
       wait_for_copies();
       __syncthreads();
-      tile.fetch(slot);
-      ++redone;
+      tile.fetch(shared.current);
+      if (threadIdx.x == 0) ++shared.redone;
       again = true;
       continue;
     }
+    if (is_last) break;
     again = false;
-    slot = 1 - slot;
-    if (shared.tile[slot].blocks == 0) break;
   }
-  if (threadIdx.x == 0 && redone > 0 && a.redone != nullptr) report_redone(a, redone);
+  if (threadIdx.x == 0 && shared.redone > 0 && a.redone != nullptr) report_redone(a, shared.redone);
 }
 
 // For one whole warp.
@@ -65,8 +69,6 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
     forward(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   auto& shared = *reinterpret_cast<SharedMemory<P>*>(memory);
-  if (threadIdx.x < 32) begin_dealing(shared, a);
-  __syncthreads();
   compute_tiles(shared, a);
   if (threadIdx.x < 32 && shared.has_empty_tiles != 0) write_empty_tiles_of<P>(a);
 }

@@ -1,4 +1,5 @@
-// Makes the Instance of a kernel; each is defined in a translation unit of its own (kernel.cu.in).
+// Makes the Instance of a kernel; defined in a translation unit for each configuration
+// (kernel.cu.in).
 #pragma once
 
 #include "backends/native/instance.hpp"

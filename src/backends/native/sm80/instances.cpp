@@ -9,6 +9,7 @@
 namespace batten::impl::native::sm80 {
 namespace {
 
+#if BATTEN_NATIVE_SM80
 template <std::size_t... index>
 Instance find(DType dtype, const Configuration& configuration, std::index_sequence<index...>) {
   Instance found;
@@ -20,6 +21,12 @@ Instance find(DType dtype, const Configuration& configuration, std::index_sequen
   (take_if(std::integral_constant<int, static_cast<int>(index)>()), ...);
   return found;
 }
+#else
+template <std::size_t... index>
+Instance find(DType, const Configuration&, std::index_sequence<index...>) {
+  return {};
+}
+#endif
 
 }  // namespace
 

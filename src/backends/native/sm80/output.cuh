@@ -12,7 +12,8 @@ class Output : public Tile<P> {
 
   // Writes what was computed. False if something of it is not finite.
   template <Softmax softmax>
-  __device__ __forceinline__ bool store(const TileRecord& tile) const {
+  __device__ __forceinline__ bool store() const {
+    const TileRecord& tile = this->shared_.current.tile;
     bool finite = true;
 #pragma unroll
     for (int t = 0; t < P::kRowTiles; ++t) {

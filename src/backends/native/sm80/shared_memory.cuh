@@ -32,13 +32,20 @@ __device__ __forceinline__ int offset_of(int row, int chunk, bool exchanged = fa
 }
 
 // Where a tile's queries, keys and values begin. Rows of a few heads may share a tile, each head's
-// in a box of 2^Division::box_log2 of the tile's rows.
+// in a box of the tile's rows.
 struct Source {
   const std::uint8_t* queries = nullptr;
   const std::uint8_t* keys = nullptr;
   const std::uint8_t* values = nullptr;
   std::int32_t rows = 0;   // queries of each head, from the first on
   std::int32_t heads = 0;  // that the tile has
+  std::int32_t box_log2 = 0;
+};
+
+// What is to be computed; no blocks: nothing more.
+struct Task {
+  TileRecord tile;
+  Source source;
 };
 
 template <class P>
@@ -47,15 +54,16 @@ struct SharedMemory {
   std::uint8_t k[P::kBlockBytes];
   std::uint8_t v[P::kBlockBytes];
 
-  // The tile that is computed, and the next one, whose first block is copied while the last one of
-  // this is computed: tile n's is n % 2.
-  TileRecord tile[2];
-  Source source[2];
+  // The tile that is computed, and the one whose queries and first keys are copied while its last
+  // block is.
+  Task current, next;
+  std::int32_t unmasked[P::kWarps];  // blocks of the tile that all rows of the warp see
 
   // Of one thread, which walks through one of the two.
   Schedule<Tiling<P, false>> full;
   Schedule<Tiling<P, true>> causal;
   std::int32_t has_empty_tiles = 0;  // tiles have been found that see no key
+  std::uint32_t redone = 0;          // tiles that were computed twice
 
   // Values that are not finite, taken out of a block that not all rows of a tile see: for each
   // column the first key of the block that has +infinity or NaN, and -infinity or NaN; kBlockKeys

@@ -29,30 +29,32 @@ class Tile {
   }
 
   // Copies a tile's queries and its first keys.
-  __device__ __forceinline__ void fetch(int slot) const {
-    fetch_queries(slot);
-    fetch_keys(slot, 0);
+  __device__ __forceinline__ void fetch(const Task& task) const {
+    fetch_queries(task);
+    fetch_keys(task, 0);
   }
 
-  // All of a tile that was fetched. Fetches the next one while it computes the last block.
+  // All of the current tile, which was fetched. Fetches the next one while it computes the last
+  // block.
   template <Softmax softmax>
-  __device__ __forceinline__ void compute(int slot) {
-    const TileRecord& tile = shared_.tile[slot];
+  __device__ __forceinline__ void compute() {
+    const Task& task = shared_.current;
+    const TileRecord& tile = task.tile;
     clear();
-    const int unmasked = unmasked_blocks(tile);
+    wait_for_copies();
+    __syncthreads();  // the task is known, and its first keys are there
+    if (lane() == 0) shared_.unmasked[warp_] = unmasked_blocks(tile);
+    __syncwarp();
+    int block = 0;
 #pragma unroll 1
-    for (int block = 0; block < tile.blocks; ++block) {
-      wait_for_copies();
-      __syncthreads();  // the keys are there, and nobody reads the values before any more
+    for (;;) {
       begin_scores();
-      fetch_values(slot, block);
+      fetch_values(task, block);
       compute_scores();
+      const bool is_last = block + 1 == tile.blocks;
       // The last scores of the tile that read its queries.
-      if (block + 1 == tile.blocks && shared_.tile[1 - slot].blocks > 0) fetch_queries(1 - slot);
-      // Online there is no register to keep the number in.
-      if (block >= (softmax == Softmax::online ? unmasked_blocks(tile) : unmasked)) {
-        mask_scores(tile, block);
-      }
+      if (is_last && shared_.next.tile.blocks > 0) fetch_queries(shared_.next);
+      if (block >= shared_.unmasked[warp_]) mask_scores(tile, block);
       if constexpr (softmax == Softmax::online) {
         follow_maximum();
       } else if (block == 0) {
@@ -61,9 +63,9 @@ class Tile {
       wait_for_copies();
       __syncthreads();  // the values are there, and nobody reads the keys any more
       if (block + 1 < tile.blocks) {
-        fetch_keys(slot, block + 1);
-      } else if (shared_.tile[1 - slot].blocks > 0) {
-        fetch_keys(1 - slot, 0);
+        fetch_keys(task, block + 1);
+      } else if (shared_.next.tile.blocks > 0) {
+        fetch_keys(shared_.next, 0);
       }
       if constexpr (softmax == Softmax::online) {
         if (is_on_diagonal(tile, block)) take_out_nonfinite();
@@ -72,6 +74,9 @@ class Tile {
       if constexpr (softmax == Softmax::online) {
         if (is_on_diagonal(tile, block)) add_nonfinite(tile, block);
       }
+      if (++block >= tile.blocks) break;
+      wait_for_copies();
+      __syncthreads();  // the keys are there, and nobody reads the values before any more
     }
   }
 
@@ -111,24 +116,23 @@ class Tile {
  private:
   // ---- copies -----------------------------------------------------------------------------------
 
-  __device__ __forceinline__ void fetch_queries(int slot) const {
+  __device__ __forceinline__ void fetch_queries(const Task& task) const {
     __syncwarp();
-    copy_queries<P>(shared_.q, a_, shared_.source[slot], warp_);
+    copy_queries<P>(shared_.q, a_, task.source, warp_);
   }
 
-  __device__ __forceinline__ void fetch_keys(int slot, int block) const {
-    fetch(shared_.k, shared_.source[slot].keys, a_.keys, slot, block, false);
+  __device__ __forceinline__ void fetch_keys(const Task& task, int block) const {
+    fetch(shared_.k, task.source.keys, a_.keys, task, block, false);
   }
-  __device__ __forceinline__ void fetch_values(int slot, int block) const {
-    fetch(shared_.v, shared_.source[slot].values, a_.values, slot, block, true);
+  __device__ __forceinline__ void fetch_values(const Task& task, int block) const {
+    fetch(shared_.v, task.source.values, a_.values, task, block, true);
   }
   __device__ __forceinline__ void fetch(std::uint8_t* to, const std::uint8_t* first_key,
-                                        const Tensor& tensor, int slot, int block,
+                                        const Tensor& tensor, const Task& task, int block,
                                         bool exchanged) const {
     const std::int64_t row_bytes = tensor.layout.row * 2;
     const int first = block * P::kBlockKeys;
-    copy_block<P>(to, first_key + first * row_bytes, row_bytes, shared_.tile[slot].keys - first,
-                  exchanged);
+    copy_block<P>(to, first_key + first * row_bytes, row_bytes, task.tile.keys - first, exchanged);
   }
 
   // ---- products ---------------------------------------------------------------------------------

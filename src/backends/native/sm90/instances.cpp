@@ -2,6 +2,8 @@
 
 namespace batten::impl::native::sm90 {
 
+#if BATTEN_NATIVE_SM90
+
 // One translation unit each.
 Instance d128_bf16_full();
 Instance d128_bf16_full_wide();
@@ -36,5 +38,11 @@ Instance find_instance(DType dtype, int head_dim, bool causal, int keys) {
   }
   return {};
 }
+
+#else
+
+Instance find_instance(DType, int, bool, int) { return {}; }
+
+#endif
 
 }  // namespace batten::impl::native::sm90
