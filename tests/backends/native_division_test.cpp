@@ -192,6 +192,15 @@ TEST(NativeDivision, TilesThatShareKeysBeyondTheCacheAreNotTakenApart) {
   EXPECT_EQ(choose({.q = 256, .kv = 32760, .heads = 40, .kv_heads = 40}).division.periods, 1);
 }
 
+// With less than a tile each, CTAs read them nearly together, and one round would leave some idle.
+TEST(NativeDivision, ATileOrLessForEachCtaIsDividedWhateverTheCacheHolds) {
+  for (const std::int64_t kv : {32760, 75600}) {
+    const Division d = choose({.q = 256, .kv = kv, .heads = 40, .kv_heads = 8}).division;
+    EXPECT_TRUE(d.divides()) << kv;
+    EXPECT_EQ(d.all_shares(), kMultiprocessors) << kv;
+  }
+}
+
 TEST(NativeDivision, WhatIsNotDivided) {
   const Call c = kCalls[0];
   const auto divides = [](const Problem& problem, const Shape& shape) {

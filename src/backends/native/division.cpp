@@ -126,8 +126,10 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
   // As many shares as CTAs at a time; or as many for each tile, so that no share has two.
   const auto consider_both = [&](const Division& tiles) {
     consider(tiles, std::clamp(w.ctas / tiles.tiles, 1, tiles.blocks), tiles.tiles);
-    // More than two tiles with the same keys would read them at different times.
-    const bool apart = tiles.whole == 0 && tiles.tiles > 2 * tiles.key_heads.value();
+    // CTAs that have several tiles each, of which many have the same keys, read those at different
+    // times; whole rounds read them together. (With a tile each or less they are close enough.)
+    const bool apart =
+        tiles.whole == 0 && tiles.tiles > w.ctas && tiles.tiles > 2 * tiles.key_heads.value();
     if (apart && key_bytes > w.cache_bytes) return;
     const std::int64_t units = std::int64_t{tiles.tiles} * tiles.blocks;
     consider(tiles, static_cast<int>(std::min<std::int64_t>(w.ctas, units)), 1);

@@ -74,8 +74,12 @@ class Consumer {
 
  private:
   // ---- who this thread is --------------------------------------------------------------------
-  __device__ __forceinline__ int thread() const { return thread_; }
-  __device__ __forceinline__ int lane() const { return thread_ % 32; }
+  __device__ __forceinline__ int thread() const {
+    return P::kDeals ? thread_ : static_cast<int>(threadIdx.x % 128);
+  }
+  __device__ __forceinline__ int lane() const {
+    return P::kDeals ? thread_ % 32 : static_cast<int>(threadIdx.x % 32);
+  }
   __device__ __forceinline__ int warp() const { return thread() / 32; }
   // Its first row and column; the second row is 8 further.
   __device__ __forceinline__ int row_in_tile() const {

@@ -41,8 +41,11 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
 
 // For all who take part in tiles: SharedMemory::redo is complete after this. True: it is empty.
 template <class P>
-__device__ __forceinline__ bool all_done(const SharedMemory<P>& shared) {
-  named_barrier_sync(kPassDone, P::kGroups * 128 + (P::kDeals ? 3 : 2) * 32);
+__device__ __forceinline__ bool all_done(const SharedMemory<P>& shared, const Arguments& a) {
+  // Not a constant, though it could be one: ptxas takes it into account in how it schedules the
+  // consumer, and this way it does that better (docs/kernels/sm90.md, "Experiments").
+  const int producers = a.deal.samples != nullptr ? 3 : 2;
+  named_barrier_sync(kPassDone, P::kGroups * 128 + producers * 32);
   return __all_sync(~0u, shared.redo[threadIdx.x % kRedoWords] == 0);
 }
 
@@ -50,7 +53,7 @@ template <class P>
 __device__ __forceinline__ void consume(SharedMemory<P>& shared, const Arguments& a, int group) {
   Consumer<P> consumer(shared, a, group);
   if (a.online == 0) consumer.run_lazy();
-  if (!all_done(shared)) consumer.run_online();
+  if (!all_done(shared, a)) consumer.run_online();
   consumer.finish();
 }
 
@@ -58,7 +61,7 @@ template <class P, class Producer>
 __device__ __forceinline__ void produce(SharedMemory<P>& shared, const Arguments& a) {
   Producer producer(shared, a);
   if (a.online == 0) producer.run(nullptr);
-  if (!all_done(shared)) producer.run(shared.redo);
+  if (!all_done(shared, a)) producer.run(shared.redo);
 }
 
 template <class P>
