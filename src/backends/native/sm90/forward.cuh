@@ -42,9 +42,9 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
 // For all who take part in tiles: SharedMemory::redo is complete after this. True: it is empty.
 template <class P>
 __device__ __forceinline__ bool all_done(const SharedMemory<P>& shared, const Arguments& a) {
-  // Not a constant, though it could be one: ptxas takes it into account in how it schedules the
-  // consumer, and this way it does that better (docs/kernels/sm90.md, "Experiments").
-  const int producers = a.deal.samples != nullptr ? 3 : 2;
+  // Where nothing is dealt it could be a constant too, but as one it makes ptxas schedule the
+  // consumer worse (docs/kernels/sm90.md, "Experiments").
+  const int producers = P::kDeals || a.deal.samples != nullptr ? 3 : 2;
   named_barrier_sync(kPassDone, P::kGroups * 128 + producers * 32);
   return __all_sync(~0u, shared.redo[threadIdx.x % kRedoWords] == 0);
 }
