@@ -207,7 +207,7 @@ TEST_F(NativeTarget, CostsAreThoseOfAMultiprocessor) {
   const Shape shape = shape_of(128 * 108, 4096);  // 32 tiles for each multiprocessor
   const cost::Work work = work_of(target, problem, shape, {});
   EXPECT_GT(kernel_of(target, problem, shape, "").workers.ctas, target.multiprocessors);
-  EXPECT_NEAR(work.blocks, 32 * 4096 / cost::kUnitKeys, 0.05 * 32 * 32);
+  EXPECT_NEAR(work.blocks, 32.0 * 4096 / cost::kUnitKeys, 0.05 * 32 * 32);
 }
 
 TEST_F(NativeTarget, EachFamilyHasConstantsOfItsOwn) {

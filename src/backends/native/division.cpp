@@ -53,9 +53,10 @@ Division tiles_of(const Problem& problem, const Shape& shape, int keys_of_block)
 // Turns that the busiest CTA takes at so many tiles or shares. In the last one CTAs may have their
 // multiprocessors for themselves.
 double rounds_of(std::int64_t count, const Workers& w) {
-  const std::int64_t left = count % w.ctas;
+  const std::int64_t full = count / w.ctas;
+  const std::int64_t left = count - full * w.ctas;
   const double last = left == 0 ? 0 : left <= w.multiprocessors ? w.alone : 1;
-  return static_cast<double>(count / w.ctas) + last;
+  return static_cast<double>(full) + last;
 }
 
 // What shares make of the tiles, after rounds of whole ones. A share that does not begin with a

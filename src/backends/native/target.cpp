@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "backends/native/rules.hpp"
@@ -44,7 +45,8 @@ std::optional<Family> asked_for() {
 }
 
 bool is_built(Family family) {
-  return family == Family::sm90 ? BATTEN_NATIVE_SM90 != 0 : BATTEN_NATIVE_SM80 != 0;
+  constexpr std::array kBuilt{BATTEN_NATIVE_SM90 != 0, BATTEN_NATIVE_SM80 != 0};  // as in Family
+  return kBuilt.at(static_cast<std::size_t>(family));
 }
 
 constexpr int kHopper = 90;
