@@ -29,7 +29,8 @@ struct Served {
   bool on(DeviceType device) const;
 };
 
-// All rows that count in this environment. Throws batten::Error that names what is wrong in the text.
+// All rows that count in this environment. Throws batten::Error that names what is wrong in the
+// text.
 std::vector<Served> parse_served(std::string_view json);
 
 // The rows of served.json as built in.
