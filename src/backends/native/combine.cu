@@ -157,7 +157,7 @@ void combine(const CombineCall& call, Stream stream) {
   launch(kernel_of(call.division, call.dtype),
          {.ctas = call.division.tiles * (kTileRows / kWarps),
           .threads = kThreads,
-          .overlaps = call.on_hopper},
+          .overlaps = call.overlaps},
          &parameter, stream, "native: launching the combine kernel");
 }
 

@@ -23,7 +23,7 @@ struct CombineCall {
   float* lse = nullptr;  // [B, Sq, Hq], or null
   Layout lse_layout;
 
-  bool on_hopper = false;
+  bool overlaps = false;  // LaunchShape's
 };
 
 // Loads the kernel that combine() will launch for outputs of `dtype`: the first launch may be in a
@@ -31,8 +31,8 @@ struct CombineCall {
 void load_combine(const Division& division, DType dtype);
 
 // Queues the call: each row's output is the mean of its parts' outputs, weighed by their sums, in
-// the order of keys. On Hopper it follows the launch before it at once, without waiting for its
-// last CTA to be gone. Error{Device} when the launch fails.
+// the order of keys. Where launches overlap it follows the one before it at once, without waiting
+// for its last CTA to be gone. Error{Device} when the launch fails.
 void combine(const CombineCall& call, Stream stream);
 
 }  // namespace batten::impl::native

@@ -22,7 +22,9 @@ class Native final : public Backend {
     if (const auto reason = native::why_no_target(properties.arch())) {
       return {.available = false,
               .reason = fmt::format("{}: {}", properties.name, *reason),
-              .remedy = "use the cudnn or single backend on this device",
+              .remedy = properties.arch() < 80
+                            ? "use a newer device"
+                            : "unset BATTEN_NATIVE_ARCH, or use the cudnn or single backend",
               .library = {}};
     }
     return {.available = true,

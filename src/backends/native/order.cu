@@ -82,11 +82,11 @@ void load_order() {
              "native: loading the kernel that orders samples");
 }
 
-void order_samples(const Arguments& a, int tile_rows, bool on_hopper, Stream stream) {
+void order_samples(const Arguments& a, int tile_rows, bool overlaps, Stream stream) {
   OrderCall call{a, tile_rows};
   launch(reinterpret_cast<const void*>(&order),
-         {.ctas = 1, .threads = (a.deal.count + 31) / 32 * 32, .overlaps = on_hopper}, &call,
-         stream, "native: launching the kernel that orders samples");
+         {.ctas = 1, .threads = (a.deal.count + 31) / 32 * 32, .overlaps = overlaps}, &call, stream,
+         "native: launching the kernel that orders samples");
 }
 
 }  // namespace batten::impl::native

@@ -238,7 +238,7 @@ class NativePlan final : public Plan {
       a.offsets_kv = place(shape.offsets_kv, call.offsets_kv, samples + 1);
       if (cached_keys_ > 0) {
         a.deal = deal_in(workspace, static_cast<int>(samples), cached_keys_);
-        order_samples(a, instance_.rows, target_.is_hopper(), call.stream);
+        order_samples(a, instance_.rows, target_.overlaps_launches(), call.stream);
       }
       launch_samples(a, static_cast<int>(samples), call.stream);
     }
@@ -354,7 +354,7 @@ class NativePlan final : public Plan {
                                .out_layout = a.out_layout,
                                .lse = a.lse,
                                .lse_layout = a.lse_layout,
-                               .on_hopper = target_.is_hopper()};
+                               .overlaps = target_.overlaps_launches()};
     a.division = division_;
     a.output = parts;
     a.output_is_f32 = 1;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 
 #include "backends/native/rules.hpp"
@@ -44,9 +43,9 @@ std::optional<Family> asked_for() {
   fail(ErrorCode::InvalidArgument, "{} is '{}', not sm80 or sm90", kArchVariable, *value);
 }
 
-bool is_built(Family family) {
-  constexpr std::array kBuilt{BATTEN_NATIVE_SM90 != 0, BATTEN_NATIVE_SM80 != 0};  // as in Family
-  return kBuilt.at(static_cast<std::size_t>(family));
+bool is_built(Family family) noexcept {
+  constexpr bool kBuilt[] = {BATTEN_NATIVE_SM90 != 0, BATTEN_NATIVE_SM80 != 0};  // as in Family
+  return kBuilt[static_cast<std::size_t>(family)];
 }
 
 constexpr int kHopper = 90;
@@ -72,6 +71,10 @@ bool is_tile(const std::string& form) {
 }  // namespace
 
 const char* name_of(Family family) noexcept { return family == Family::sm90 ? "sm90" : "sm80"; }
+
+bool Target::overlaps_launches() const noexcept {
+  return (family == Family::sm90 || is_forced) && is_built(Family::sm90);
+}
 
 std::optional<std::string> why_no_target(int arch) {
   if (arch < 80) return fmt::format("its kernels are for sm80 and newer, not sm{}", arch);

@@ -25,7 +25,9 @@ struct Target {
   int multiprocessors = 0;
   int shared_bytes = 0;  // of shared memory that a CTA may have; a multiprocessor has 1 KB more
 
-  bool is_hopper() const noexcept { return family == Family::sm90 || is_forced; }
+  // Whether the device and what was compiled for it let a launch begin while the one before ends:
+  // Hopper, with the kernels that both families use compiled for it.
+  bool overlaps_launches() const noexcept;
 };
 
 // Why no kernels run on devices of a compute capability (90 for sm90), or nothing.
