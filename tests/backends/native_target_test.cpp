@@ -251,5 +251,26 @@ TEST_F(NativeTarget, FewTilesAreDividedAmongAllThatRunAtATime) {
   EXPECT_LE(choice.division.all_shares(), kernel.workers.ctas);
 }
 
+// 384 tiles of 4096 keys: a round for all CTAs, and 120 tiles that are left. Where a CTA gains
+// little from having its multiprocessor for itself, as with the short blocks for 99 KB, they are
+// divided.
+TEST_F(NativeTarget, WhatIsLeftIsDividedWhereACtaAloneIsSlow) {
+  Problem problem = problem_of(128);
+  problem.num_heads = 12;
+  problem.num_kv_heads = 4;
+  Shape shape = shape_of(256, 4096);
+  shape.batch = 16;
+  const auto division = [&] {
+    const Target target = *target_of(kH200);
+    const Kernel kernel = kernel_of(target, problem, shape, "");
+    return choose_division(problem, shape, "", kernel.keys, kernel.workers).division;
+  };
+  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
+  EXPECT_FALSE(division().divides());
+  const Variable limit("BATTEN_SMEM_LIMIT", "99");
+  EXPECT_TRUE(division().divides());
+  EXPECT_EQ(division().whole, 264);
+}
+
 }  // namespace
 }  // namespace batten::impl::native

@@ -32,10 +32,13 @@ constexpr Workers sm90_workers(int multiprocessors) {
           .part_read = 0.011,
           .cache_bytes = 40 << 20};
 }
-constexpr Workers sm80_workers(int multiprocessors, int ctas_of_each) {
+// A CTA alone waits for its copies; the shorter its steps, the longer.
+constexpr Workers sm80_workers(int multiprocessors, int ctas_of_each, int keys_of_block) {
   return {.ctas = multiprocessors * ctas_of_each,
           .multiprocessors = multiprocessors,
-          .alone = ctas_of_each == 1 ? 1 : 0.65,
+          .alone = ctas_of_each == 1    ? 1
+                   : keys_of_block < 64 ? 0.92
+                                        : 0.65,
           .start = 1.2,
           .launch = 0.5,
           .combine = 2.2,

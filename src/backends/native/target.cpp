@@ -135,9 +135,10 @@ Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shap
             .configuration = {}};
   }
   const sm80::Configuration c = sm80::choose(problem.head_dim, target.shared_bytes);
-  return {.keys = c.block_keys,
-          .workers = sm80_workers(target.multiprocessors, c.ctas(target.shared_bytes)),
-          .configuration = c};
+  return {
+      .keys = c.block_keys,
+      .workers = sm80_workers(target.multiprocessors, c.ctas(target.shared_bytes), c.block_keys),
+      .configuration = c};
 }
 
 const char* constants_of(const Target& target) noexcept {
