@@ -22,11 +22,11 @@ space := $(empty) $(empty)
 
 BUILD := cmake --build --parallel $(JOBS) --preset
 
-.PHONY: help demo test bench fuzz lint format docs install wheel clean
+.PHONY: help demo test aarch64 bench fuzz lint format docs install wheel clean
 
 help: ## This list
 	@echo "make TARGET, where TARGET is one of"
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## Attend the example data, compare with PyTorch's output, run a small benchmark
 	@scripts/setup.sh build
@@ -43,6 +43,12 @@ test: ## Build everything and run all tests, also under ASan+UBSan and TSan
 	$(BUILD) tsan --target $(TSAN_TESTS)
 	ctest --preset tsan --parallel $(JOBS) --tests-regex '^($(subst $(space),|,$(TSAN_TESTS)))'
 	ctest --preset $(TEST_PRESET) --parallel $(JOBS)
+
+aarch64: ## Cross-build for aarch64, and run the CPU tests under qemu
+	@scripts/setup.sh build test aarch64
+	cmake --preset aarch64
+	$(BUILD) aarch64
+	ctest --preset aarch64 --parallel $(JOBS)
 
 bench: ## Run the benchmarks of this machine into results/
 	@scripts/setup.sh build bench
@@ -82,4 +88,4 @@ wheel: ## Build the Python package into build/wheel, with CUDA where nvcc is fou
 	$(PYTHON) -m pip wheel --no-deps --wheel-dir build/wheel .
 
 clean: ## Remove what was built; the fetched header packages stay
-	rm -rf build/cpu build/cuda build/asan build/tsan build/fuzz build/release build/docs build/wheel
+	rm -rf build/cpu build/cuda build/asan build/tsan build/aarch64 build/fuzz build/release build/docs build/wheel

@@ -25,6 +25,7 @@
 #include "core/half.hpp"
 #include "core/thread_pool.hpp"
 #include "fma_peak.hpp"
+#include "support/cpu.hpp"
 
 namespace {
 
@@ -57,14 +58,6 @@ Seconds seconds_of(const std::function<void()>& function) {
 double median(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   return samples[samples.size() / 2];
-}
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
 }
 
 // Normal random numbers as elements of `dtype`.
@@ -250,11 +243,12 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   double load = 0;
   getloadavg(&load, 1);  // near 0: wall time can be trusted
-  json document = {
-      {"environment",
-       {{"cpu", cpu_name()}, {"cpus", batten::impl::available_cpus()}, {"load_average", load}}},
-      {"rounds", options.rounds},
-      {"results", json::array()}};
+  json document = {{"environment",
+                    {{"cpu", batten::tools::describe_cpu().model},
+                     {"cpus", batten::impl::available_cpus()},
+                     {"load_average", load}}},
+                   {"rounds", options.rounds},
+                   {"results", json::array()}};
   for (const std::int64_t threads : options.threads) {
     run_threads(options, static_cast<int>(threads), document["results"]);
   }

@@ -44,7 +44,7 @@ def cpu_name():
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
-    return platform.processor()
+    return platform.processor() or platform.machine()
 
 
 def float64_attention(q, k, v):

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that a target of the Makefile needs, and only those that are missing:
 #
-#   scripts/setup.sh GROUP...      groups: build test python bench lint docs fuzz
+#   scripts/setup.sh GROUP...      groups: build test python bench lint docs fuzz aarch64
 #
 # Where nothing is missing it does nothing. Elsewhere than on Debian or its descendants it says what is
 # needed and goes on.
@@ -16,6 +16,8 @@ declare -A packages=(
   [lint]="clang-format clang-tidy codespell shellcheck"
   [docs]="doxygen"
   [fuzz]="clang libclang-rt-dev"
+  [aarch64]="g++-aarch64-linux-gnu qemu-user libhwy-dev:arm64 libfmt-dev:arm64 libspdlog-dev:arm64
+             libopenblas0:arm64 libgtest-dev:arm64 librapidcheck-dev:arm64"
 )
 
 wanted=()
@@ -55,9 +57,13 @@ apt_get() {
 }
 
 echo "setup: installing ${missing[*]}"
+# Libraries of another architecture stand beside the machine's own, in folders of their own.
+if [[ ${missing[*]} == *:arm64* ]]; then
+  "${as_root[@]}" dpkg --add-architecture arm64
+fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { apt_get update && apt_get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1
+if ! { apt_get update && apt_get install -y --no-remove --no-install-recommends "${missing[@]}"; } >"$log" 2>&1
 then
   cat "$log" >&2
   echo "setup: apt-get could not install the packages above" >&2

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "support/console.hpp"
+#include "support/cpu.hpp"
 #include "support/environment.hpp"
 #include "support/exit_code.hpp"
 #include "support/revision.hpp"

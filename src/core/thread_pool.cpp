@@ -28,7 +28,8 @@ void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  // As long as x86's pause, more or less; `yield` is over at once on cores of one thread.
+  asm volatile("isb" ::: "memory");
 #endif
 }
 

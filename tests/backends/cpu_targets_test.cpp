@@ -376,6 +376,16 @@ TEST_P(CpuTarget, HalfInfinitiesSubnormalsAndRounding) {
   }
 }
 
+TEST_P(CpuTarget, Bf16InfinitiesSubnormalsAndNans) {
+  Scene scene(bf16, 1, 1, 8, 8, 1, 1, 1);
+  const std::vector<std::uint16_t> special = {0x7f80, 0xff80, 0x7f81, 0x0001,
+                                              0x807f, 0x7f7f, 0x8000, 0x0080};
+  scene.v.halves = special;
+  scene.run();
+  EXPECT_EQ(scene.out.halves[2] & 0x7fc0, 0x7fc0);
+  for (const std::size_t i : {0u, 1u, 3u, 4u, 5u, 7u}) EXPECT_EQ(scene.out.halves[i], special[i]);
+}
+
 TEST_P(CpuTarget, SharedKeysOddStridesAndFloatOutput) {
   Scene scene(bf16, 4, 2, 16, 8, 3, 33, 140);
   scene.shape.k.batch = scene.shape.v.batch = 0;  // one sample's keys for all
@@ -497,6 +507,16 @@ TEST_F(CpuBf16Dot, GarbagePaddingAndVisibleNan) {
   scene.k.set(40, kNan);
   scene.run(1, "bf16dot");
   for (std::int64_t i = 0; i < scene.out.size(); ++i) ASSERT_TRUE(std::isnan(scene.out.get(i)));
+}
+
+TEST(Cpu, SaysWhichInstructionsItLacks) {
+  hwy::SetSupportedTargetsForTest(HWY_SCALAR);
+  const Availability availability = make_cpu()->availability(Device::cpu());
+  hwy::SetSupportedTargetsForTest(0);
+  EXPECT_FALSE(availability.available);
+  EXPECT_EQ(availability.reason,
+            HWY_ARCH_X86 ? "this CPU lacks SSSE3" : "this CPU lacks NEON with AES");
+  EXPECT_NE(availability.remedy.find("reference"), std::string::npos);
 }
 
 TEST(Cpu, SaysWhichHeadDimItRefuses) {

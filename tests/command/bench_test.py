@@ -119,7 +119,7 @@ class Bench(CommandTest):
 
     def test_interrupt_saves_what_there_is(self):
         process = subprocess.Popen(
-            [harness.BATTEN, "bench", *HEADS, "--batch-size", "1", "8", "--query-length", "512", "--kv-length", "2048",
+            [*harness.BATTEN, "bench", *HEADS, "--batch-size", "1", "8", "--query-length", "512", "--kv-length", "2048",
              "--repeats", "100000", "--rounds", "100000"],
             cwd=self.folder, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stdout.readline()

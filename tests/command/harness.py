@@ -1,4 +1,7 @@
-"""Runs the built `batten` (named by the variable BATTEN) in an empty folder."""
+"""Runs the built `batten` (named by the variable BATTEN) in an empty folder.
+
+Where BATTEN_EMULATOR is set, that command runs it: the program is for another processor.
+"""
 
 import json
 import math
@@ -7,6 +10,7 @@ import pathlib
 import pty
 import random
 import select
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -14,8 +18,9 @@ import unittest
 
 import safetensors_io
 
-BATTEN = os.environ.get("BATTEN", "batten")
-# Whether the tests run under a sanitizer, where everything is many times slower.
+BATTEN = [*shlex.split(os.environ.get("BATTEN_EMULATOR", "")), os.environ.get("BATTEN", "batten")]
+EMULATED = len(BATTEN) > 1
+# Whether the tests run under a sanitizer or an emulator, where everything is many times slower.
 SLOW = os.environ.get("BATTEN_TEST_QUICK") == "1"
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "data"
 
@@ -47,7 +52,7 @@ class CommandTest(unittest.TestCase):
 
     def batten(self, *arguments, env=None, timeout=280, **options):
         done = subprocess.run(
-            [BATTEN, *map(str, arguments)],
+            [*BATTEN, *map(str, arguments)],
             cwd=self.folder,
             env={**ENVIRONMENT, "BATTEN_CACHE_DIR": str(self.folder / "cache"), **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -65,7 +70,7 @@ class CommandTest(unittest.TestCase):
         except OSError as failure:  # a container without /dev/pts
             self.skipTest(f"no pseudo terminal: {failure}")
         process = subprocess.Popen(
-            [BATTEN, *map(str, arguments)],
+            [*BATTEN, *map(str, arguments)],
             cwd=self.folder,
             env={**ENVIRONMENT, "TERM": "xterm", **(env or {})},
             stdin=subprocess.DEVNULL,

@@ -1,12 +1,17 @@
-// The parts of the command that have rules of their own: percentiles, suggestions, random inputs.
+// The parts of the command that have rules of their own: percentiles, suggestions, random inputs,
+// the names of processors.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "half.hpp"
 #include "io/text.hpp"
+#include "support/cpu.hpp"
 #include "support/normal.hpp"
 #include "support/statistics.hpp"
 #include "support/suggest.hpp"
@@ -99,6 +104,38 @@ TEST(Table, AlignsAndLeavesNoTrailingBlanks) {
             "name        n  note\n"
             "cpu        12\n"
             "référence   3  ok\n");
+}
+
+TEST(Cpu, IsNamedOnX86) {
+  const Cpu cpu = parse_cpuinfo(
+      "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 106\n"
+      "model name\t: Intel(R) Xeon(R) Platinum\nflags\t\t: fpu avx avx2 avx512f avx512_bf16\n\n"
+      "processor\t: 1\nmodel name\t: Intel(R) Xeon(R) Platinum\nflags\t\t: fpu avx avx2\n");
+  EXPECT_EQ(cpu.model, "Intel(R) Xeon(R) Platinum");
+  EXPECT_EQ(cpu.simd, "AVX2 AVX-512 AVX512-BF16");
+}
+
+// There Linux says no name, and the cores of one machine may differ.
+TEST(Cpu, IsNamedOnAarch64) {
+  const auto processor = [](std::string_view implementer, std::string_view part) {
+    return fmt::format(
+        "processor\t: 0\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd aes sve sve2 bf16\n"
+        "CPU implementer\t: {}\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: {}\n\n",
+        implementer, part);
+  };
+  const Cpu grace = parse_cpuinfo(processor("0x41", "0xd4f") + processor("0x41", "0xd4f"));
+  EXPECT_EQ(grace.model, "Neoverse-V2");
+  EXPECT_EQ(grace.simd, "NEON BF16 SVE SVE2");
+  EXPECT_EQ(parse_cpuinfo(processor("0x41", "0xd85") + processor("0x41", "0xd87")).model,
+            "Cortex-X925 + Cortex-A725");
+  EXPECT_EQ(parse_cpuinfo(processor("0x4e", "0xd4f")).model, "part 0xd4f of implementer 0x4e");
+}
+
+TEST(Cpu, IsUnknownWhereNothingIsSaid) {
+  for (const std::string_view text : {"", "processor\t: 0", "model name\t:\n", ":\n\n:"}) {
+    EXPECT_EQ(parse_cpuinfo(text).model, "unknown") << text;
+    EXPECT_EQ(parse_cpuinfo(text).simd, "none") << text;
+  }
 }
 
 }  // namespace

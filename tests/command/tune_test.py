@@ -38,7 +38,7 @@ class OnAGpu(CommandTest):
 
     def test_an_interruption_leaves_the_old_file(self):
         (self.folder / "card.json").write_text("old")
-        process = subprocess.Popen([harness.BATTEN, "tune", "-o", "card.json"], cwd=self.folder, env=harness.ENVIRONMENT,
+        process = subprocess.Popen([*harness.BATTEN, "tune", "-o", "card.json"], cwd=self.folder, env=harness.ENVIRONMENT,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         time.sleep(8)
         process.send_signal(signal.SIGINT)

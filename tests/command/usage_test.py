@@ -159,7 +159,7 @@ class NoGpu(CommandTest):
 class Stdout(CommandTest):
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([harness.BATTEN, "info"], stdout=full, stderr=subprocess.PIPE, text=True,
+            done = subprocess.run([*harness.BATTEN, "info"], stdout=full, stderr=subprocess.PIPE, text=True,
                                   env=harness.ENVIRONMENT)
         self.assertEqual(done.returncode, BAD_INPUT)
         self.assertIn("cannot write the results to stdout", done.stderr)

@@ -29,7 +29,7 @@ class Verify(CommandTest):
         self.fails(BAD_INPUT, "verify", "--json", "file/verify.json", says="file/verify.json")
 
     def test_interrupt(self):
-        process = subprocess.Popen([harness.BATTEN, "verify", "--full", "--device", "cpu", "--json", "v.json"],
+        process = subprocess.Popen([*harness.BATTEN, "verify", "--full", "--device", "cpu", "--json", "v.json"],
                                    cwd=self.folder, env=harness.ENVIRONMENT, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         time.sleep(1.5)

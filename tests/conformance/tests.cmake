@@ -1,5 +1,5 @@
 # The tests that run the suite. Included by tests/CMakeLists.txt, which has batten_add_test.
-# BATTEN_TEST_QUICK=1 runs the reduced form of the groups, for sanitizers.
+# BATTEN_TEST_QUICK=1 runs the reduced form of the groups, for sanitizers and emulators.
 batten_add_test(
   conformance_test
   conformance/conformance_test.cpp
@@ -17,7 +17,8 @@ batten_add_test(
   PUBLIC_API
   COMPUTES
   LABEL conformance
-  LIBRARIES batten_conformance)
+  LIBRARIES batten_conformance
+  TIMEOUT 900)
 batten_add_test(behaviour_test conformance/behaviour_test.cpp PUBLIC_API LABEL conformance LIBRARIES
                 batten_conformance)
 batten_add_test(random_test conformance/random_test.cpp PUBLIC_API LABEL conformance LIBRARIES

@@ -33,4 +33,4 @@ foreach(text IN LISTS texts)
   endif()
 endforeach()
 
-execute_process(COMMAND "${PREFIX}/bin/batten" --version COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${EMULATOR} "${PREFIX}/bin/batten" --version COMMAND_ERROR_IS_FATAL ANY)

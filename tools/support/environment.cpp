@@ -1,52 +1,18 @@
 #include "support/environment.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <batten/batten.hpp>
-#include <fstream>
-#include <thread>
 
+#include "support/cpu.hpp"
 #include "support/nvml.hpp"
 #include "support/revision.hpp"
 
 namespace batten::tools {
 namespace {
-
-// The text after ':' of the first line of /proc/cpuinfo that begins with `key`; "" if there is
-// none.
-std::string cpuinfo_value(std::string_view key) {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    const std::size_t colon = line.find(':');
-    if (!line.starts_with(key) || colon == std::string::npos) continue;
-    const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
-}
-
-std::string simd_of(const std::string& flags) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kNames{{
-      {"avx2", "AVX2"},
-      {"avx512f", "AVX-512"},
-      {"avx512_bf16", "AVX512-BF16"},
-      {"avx512_fp16", "AVX512-FP16"},
-      {"amx_bf16", "AMX-BF16"},
-      {"asimd", "NEON"},
-  }};
-  const std::string padded = " " + flags + " ";
-  std::string text;
-  for (const auto& [flag, name] : kNames) {
-    if (padded.find(fmt::format(" {} ", flag)) == std::string::npos) continue;
-    text += fmt::format("{}{}", text.empty() ? "" : " ", name);
-  }
-  return text.empty() ? "none" : text;
-}
 
 BackendInfo parse_backend(const Json& json) {
   BackendInfo backend;
@@ -81,20 +47,6 @@ std::string version_in(const std::string& library) {
 }
 
 }  // namespace
-
-Cpu describe_cpu() {
-  Cpu cpu;
-  cpu.model = cpuinfo_value("model name");
-  if (cpu.model.empty()) cpu.model = "unknown";
-  std::string flags = cpuinfo_value("flags");
-  if (flags.empty()) flags = cpuinfo_value("Features");
-  cpu.simd = simd_of(flags);
-  cpu_set_t set;
-  cpu.cores = ::sched_getaffinity(0, sizeof(set), &set) == 0
-                  ? CPU_COUNT(&set)
-                  : static_cast<int>(std::thread::hardware_concurrency());
-  return cpu;
-}
 
 const BackendState* BackendInfo::on(Device device) const {
   const std::string text = device.str();

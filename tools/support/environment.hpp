@@ -12,13 +12,6 @@ namespace batten::tools {
 // Keys keep the order in which they are added: the files are read by people, too.
 using Json = nlohmann::ordered_json;
 
-struct Cpu {
-  std::string model;  // "unknown" where the system does not say
-  int cores = 0;      // that this process may use
-  std::string simd;   // the vector instructions that matter here: "AVX2 AVX-512 AVX512-BF16"
-};
-Cpu describe_cpu();
-
 // Whether a backend can run on a device.
 struct BackendState {
   std::string device;

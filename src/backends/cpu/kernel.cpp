@@ -4,9 +4,12 @@
 // Arrays of vectors need vectors of a size known at compile time.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 // Without vectors nothing here makes sense, and Highway's emulation of them trips GCC 12's bug
-// 106322. availability() answers for x86 CPUs from before 2006.
+// 106322. availability() answers for CPUs that lack what the least target needs: x86 from before
+// 2006, and aarch64 without the AES instructions that Highway counts to NEON.
 #if defined(__x86_64__)
 #define HWY_BASELINE_TARGETS HWY_SSSE3
+#elif defined(__aarch64__)
+#define HWY_BASELINE_TARGETS HWY_NEON
 #endif
 
 #undef HWY_TARGET_INCLUDE
@@ -381,7 +384,7 @@ Availability availability() {
     return {.available = true, .reason = {}, .remedy = {}, .library = {}};
   }
   return {.available = false,
-          .reason = "this CPU lacks SSSE3",
+          .reason = HWY_ARCH_X86 ? "this CPU lacks SSSE3" : "this CPU lacks NEON with AES",
           .remedy = "use `reference`",
           .library = {}};
 }

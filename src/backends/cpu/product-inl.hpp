@@ -37,6 +37,11 @@ template <class Math, int kVectors>
 struct Sums {
   Vector at[kRows][kVectors];
 
+#if HWY_TARGET == HWY_NEON
+  // The compiler's own lacks the target's instructions, which the constructor of vectors asks for.
+  HWY_INLINE Sums() {}
+#endif
+
   HWY_INLINE void clear() {
     HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
