@@ -80,7 +80,6 @@ class Attend {
       : options_(options), console_(console), input_(options.input) {}
 
   int run() {
-    prepare_output(options_.output);
     const LibraryInfo info = library_info();
     if (!options_.backend.empty()) check_backend_name("--backend", options_.backend, info);
     device_ = choose_device(options_.device, options_.backend, input_.dtype(), info);
@@ -92,6 +91,7 @@ class Attend {
                 .mask = mask_of(options_),
                 .scale = options_.scale};
     const io::TensorEntry* recorded = find_recorded();
+    prepare_output(options_.output);
     compute();
     throw_if_interrupted();
     print_call();

@@ -161,13 +161,13 @@ class WanBench {
   }
 
   int run() {
-    prepare_output(o_.output);
     started_ = utc_time();
     device_ = open_device(o_.device, o_.backends.front(), info_);
     const MemoryNeed need = memory_need(config_, shape_, device_.dtype, 1);
     check_memory(need, device_);
     // One that is not available must not cost what the others measured.
     for (const std::string& backend : o_.backends) check_backend(backend, config_, device_);
+    prepare_output(o_.output);
     rate_ = wan::matrix_rate(*device_.ops, device_.dtype);
     const bool random = !checkpoint_ || o_.random_weights;
     const wan::Weights weights =
@@ -176,13 +176,14 @@ class WanBench {
     fmt::print("{}", headline(need));
     std::fflush(stdout);
     const std::exception_ptr failure = measure_all(weights);
-    complete_ = !interrupted() && failure == nullptr;
+    const bool stopped = interrupted();  // once: it may come at any time
+    complete_ = !stopped && failure == nullptr;
     if (!results_.empty()) {  // else an earlier file would be replaced by nothing
       fmt::print("{}", table());
       write_text(o_.output, report(need).dump(1) + "\n");
       fmt::print("wrote {}\n", o_.output);
     }
-    if (interrupted()) {
+    if (stopped) {
       console_.error(results_.empty()
                          ? std::string("interrupted before the first result; nothing was written")
                          : fmt::format("interrupted; what was measured up to here is in '{}'",

@@ -86,7 +86,6 @@ class WanDenoise {
 
   int run() {
     begin_state();
-    prepare_output(o_.output);
     started_ = utc_time();
     if (state_.complete()) {
       print_plan();
@@ -104,6 +103,7 @@ class WanDenoise {
       print_result("not run");
       return kExitOk;
     }
+    prepare_output(o_.output);
     const wan::Weights weights = wan::Weights::load(*device_.ops, *checkpoint_, device_.dtype);
     wan::Denoiser denoiser(*device_.ops, weights, latent_, conditions_, options_,
                            std::move(solver_));

@@ -2,6 +2,8 @@
 // taken by whichever multiprocessor is free.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -119,6 +121,37 @@ TEST_P(NativePacked, GivesTheSameBitsUnderOtherLoad) {
     call(attention);
     synchronize(kGpu);
     ASSERT_TRUE(out_->image() == first) << "call " << turn + 1;
+  }
+}
+
+// As many tiles as all CTAs together can remember: one that has had its share leaves the next tile
+// to another.
+TEST(NativeTakenTiles, AsManyAsOneLaunchTakes) {
+  SKIP_UNLESS_AVAILABLE("native", kGpu);
+  constexpr std::int64_t kBatch = 1024, kQueries = 128, kKeys = 16, kDim = 64;
+  constexpr int kManyHeads = 66;  // 67,584 tiles: 512 for each multiprocessor of an H200
+  const auto zeros = [&](std::int64_t rows) {
+    DeviceTensor tensor(kGpu, bf16, contiguous_layout({kBatch, rows, kManyHeads, kDim}));
+    tensor.fill_bits(0);
+    return tensor;
+  };
+  const DeviceTensor q = zeros(kQueries), k = zeros(kKeys);
+  const DeviceTensor out = zeros(kQueries);
+  DeviceTensor lse(kGpu, f32, contiguous_layout({kBatch, kQueries, kManyHeads}));
+  DeviceTensor lengths(kGpu, DType::i32, contiguous_layout({kBatch}));
+  lengths.upload(std::vector<std::int32_t>(kBatch, static_cast<std::int32_t>(kKeys)));
+  Attention attention({.dtype = bf16, .num_heads = kManyHeads, .head_dim = kDim}, kGpu,
+                      {.backend = "native"});
+  for (int turn = 0; turn < 3; ++turn) {
+    lse.fill_bits(0x7fc00001);
+    attention.forward(q.view(), k.view(), k.view(), out.view(),
+                      {.lse = lse.view(), .kv_lengths = lengths.view()});
+    synchronize(kGpu);
+    const std::vector<float> values = lse.download();
+    // All logits are 0.
+    EXPECT_TRUE(
+        std::ranges::all_of(values, [](float x) { return std::abs(x - std::log(16.f)) < 1e-5; }))
+        << "call " << turn + 1;
   }
 }
 

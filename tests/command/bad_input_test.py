@@ -6,7 +6,7 @@ import struct
 import unittest
 
 import safetensors_io
-from harness import BAD_INPUT, UNAVAILABLE, CommandTest, Problem, write_problem
+from harness import BAD_INPUT, UNAVAILABLE, USAGE, CommandTest, Problem, write_problem
 
 
 class BadInput(CommandTest):
@@ -129,6 +129,13 @@ class Output(BadInput):
             option = "-o" if verb[0] == "attend" else "--json"
             self.succeeds(*verb, option, f"a/{verb[0]}/out")
             self.assertTrue((self.folder / "a" / verb[0] / "out").is_file())
+
+    def test_what_is_refused_leaves_no_folder(self):
+        self.refuses_output("new/folder/", "new/folder")
+        self.refuses_output("new/deeper/" + "x" * 300, "File name too long")
+        self.fails(USAGE, "attend", "in.safetensors", "-o", "new/out", "--backend", "nonsense", says="nonsense")
+        self.fails(UNAVAILABLE, "attend", "in.safetensors", "-o", "new/out", "--device", "cuda:99", says="cuda:99")
+        self.assertFalse((self.folder / "new").exists())
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_read_only(self):

@@ -17,14 +17,12 @@ class Dealer {
   __device__ __forceinline__ void run(const std::uint32_t* redo) {
     Deck deck;
     if (redo == nullptr || a_.online != 0) {
-      // One number is under way while the tile before is handed out. A CTA that has had as many as
-      // it can remember leaves the rest to others.
-      unsigned ahead = take();
+      // A CTA that has had as many tiles as it can remember leaves the rest to others: it takes no
+      // number that it does not use.
       for (int round = 0; round < kRedoBits;) {
-        const int tile = static_cast<int>(__shfl_sync(~0u, ahead, 0));
+        const int tile = take();
         const int at = deck.find(a_.deal, tile);
         if (at < 0) break;
-        ahead = take();
         if (!hand_out(at, tile, round)) continue;
         if (lane() == 0) own()[round] = tile;
         ++round;
@@ -46,9 +44,9 @@ class Dealer {
   __device__ __forceinline__ std::int32_t* own() const {
     return a_.deal.taken + blockIdx.x * kRedoBits;
   }
-  // In lane 0.
-  __device__ __forceinline__ unsigned take() const {
-    return lane() == 0 ? atomicAdd(a_.deal.next, 1u) : 0;
+  __device__ __forceinline__ int take() const {
+    const unsigned number = lane() == 0 ? atomicAdd(a_.deal.next, 1u) : 0;
+    return static_cast<int>(__shfl_sync(~0u, number, 0));
   }
 
   // False: nothing is to be computed in it.
