@@ -98,12 +98,12 @@ class WanDenoise {
     check_memory(need_, device_);
     // Before the weights are read: a name that is missing is said at once.
     checkpoint_->check(wan::make_layout(config(), device_.dtype));
+    if (!o_.dry_run) prepare_output(o_.output);
     print_plan();
     if (o_.dry_run) {
       print_result("not run");
       return kExitOk;
     }
-    prepare_output(o_.output);
     const wan::Weights weights = wan::Weights::load(*device_.ops, *checkpoint_, device_.dtype);
     wan::Denoiser denoiser(*device_.ops, weights, latent_, conditions_, options_,
                            std::move(solver_));
