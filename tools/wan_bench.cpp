@@ -42,7 +42,7 @@ struct WanBenchOptions {
   VideoOptions video;
   DeviceOptions device;
   std::int64_t batch = 1;
-  std::int64_t layers = 0;
+  std::optional<std::int64_t> layers;
   std::optional<std::int64_t> image_tokens;
   int steps = 50;
   int passes = 2;
@@ -150,7 +150,7 @@ class WanBench {
       config_ = wan::preset(o_.preset);
     }
     check_against_model();
-    if (o_.layers > 0) config_.layers = o_.layers;
+    if (o_.layers) config_.layers = *o_.layers;
     apply_size(o_.size, config_, o_.video);
     shape_ = latent_shape(config_, o_.video);
     shape_.batch = o_.batch;
@@ -204,7 +204,7 @@ class WanBench {
     at_least("--steps", o_.steps, 1);
     at_least("--warmups", o_.warmups, 1);
     at_least("--repeats", o_.repeats, 1);
-    at_least("--layers", o_.layers, 0);
+    at_least("--layers", o_.layers.value_or(1), 1);
     at_least("--image-tokens", o_.image_tokens.value_or(1), 1);
     if (o_.passes != 1 && o_.passes != 2) {
       throw UsageError(
@@ -222,7 +222,7 @@ class WanBench {
     }
     if (!o_.preset.empty() && !o_.random_weights)
       throw UsageError("--preset needs --random-weights: a preset has no weights of its own");
-    if (o_.layers > 0 && !o_.random_weights)
+    if (o_.layers && !o_.random_weights)
       throw UsageError("--layers needs --random-weights: a checkpoint's layers belong together");
     if (o_.backends.empty()) o_.backends = {"auto"};
     for (const std::string& backend : o_.backends) check_backend_name("--backends", backend, info_);
@@ -230,9 +230,9 @@ class WanBench {
 
   // Options that this model leaves nothing to do.
   void check_against_model() const {
-    if (o_.layers > config_.layers) {
+    if (o_.layers && *o_.layers > config_.layers) {
       throw UsageError(fmt::format("--layers: {} is more than the {} of {}; leave it out for all",
-                                   o_.layers, config_.layers, name()));
+                                   *o_.layers, config_.layers, name()));
     }
     if (!o_.image_tokens) return;
     if (!config_.takes_image()) {
@@ -348,7 +348,7 @@ class WanBench {
       for (std::string& cell : split_cells(r)) row.emplace_back(std::move(cell));
       row.emplace_back(fmt::format("{:.4g}", rate));
       row.emplace_back(fmt::format("{:.3f}", rate / rate_));
-      row.emplace_back(fmt::format("{:.2f}", gib(r.used_bytes)));
+      row.emplace_back(device_.device.is_cpu() ? "-" : fmt::format("{:.2f}", gib(r.used_bytes)));
       table.add(std::move(row));
     }
     return table.str();
@@ -400,7 +400,7 @@ class WanBench {
            {"seconds_per_video", forward * o_.passes * o_.steps},
            {"tflops", rate},
            {"of_matrix_rate", rate / rate_},
-           {"used_bytes", r.used_bytes},
+           {"used_bytes", device_.device.is_cpu() ? Json() : Json(r.used_bytes)},
            {"attention_scratch_bytes", r.attention_bytes},
            {"samples_seconds", r.samples}};
     if (r.split) j.update(split_json(r));

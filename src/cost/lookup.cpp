@@ -110,8 +110,10 @@ Card known_card(const CardProperties& properties) {
 Card named_card(const std::string& key) {
   const ShippedCard* shipped = find_shipped(key);
   if (shipped == nullptr) {
-    fail(ErrorCode::InvalidArgument, "no constants of a card '{}' come with batten, but of {}", key,
-         shipped_keys());
+    fail(ErrorCode::InvalidArgument,
+         "no constants of a card '{}' come with batten, but of {}; for another card, run it there: "
+         "it is estimated, or measured by `batten tune`",
+         key, shipped_keys());
   }
   return card_from(shipped->document, shipped->document.card, Origin::shipped);
 }

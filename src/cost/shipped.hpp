@@ -16,7 +16,8 @@ struct ShippedCard {
 // Parsed when first asked for.
 std::span<const ShippedCard> shipped_cards();
 
-// Null where there is none of this key.
+// By its key or by the card's own name, in capitals or not: "H200", "NVIDIA H200". Null where there
+// is none.
 const ShippedCard* find_shipped(std::string_view key);
 
 // "h200, ..." for messages.

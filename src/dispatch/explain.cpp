@@ -148,7 +148,9 @@ std::string explain_json(const batten_problem& problem, Device device,
     reason = "no backend serves this call";
   }
   for (const Candidate& c : candidates) {
-    if (c.ranked.backend == q.choice.backend && c.why_not) chosen.clear();
+    if (c.ranked.backend != q.choice.backend || !c.why_not) continue;
+    chosen.clear();
+    reason += fmt::format(", which does not serve this call: {}", *c.why_not);
   }
 
   Json j;

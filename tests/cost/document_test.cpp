@@ -64,6 +64,8 @@ TEST(Document, OfAShippedCardIsRight) {
   }
   EXPECT_EQ(find_shipped("nothing"), nullptr);
   ASSERT_NE(find_shipped("h200"), nullptr);
+  EXPECT_EQ(find_shipped("H200"), find_shipped("h200"));
+  EXPECT_EQ(find_shipped("NVIDIA H200"), find_shipped("h200"));
   EXPECT_EQ(find_shipped("h200")->document.card.name, "NVIDIA H200");
 }
 

@@ -118,10 +118,13 @@ void check_memory(const MemoryNeed& need, const WanDevice& device) {
   const std::size_t free = device.ops->free_bytes();
   const std::size_t wanted = need.total() + (device.device.is_cpu() ? 0 : kReserve);
   if (wanted <= free) return;
+  const bool weights_fit = need.weights <= free;
   fail(ErrorCode::OutOfMemory,
        "{:.2f} GiB are needed on {} (weights {:.2f}, activations {:.2f}), and {:.2f} GiB are free; "
-       "take fewer --frames, a smaller video, or a smaller batch",
-       gib(wanted), device.device.str(), gib(need.weights), gib(need.session), gib(free));
+       "{}",
+       gib(wanted), device.device.str(), gib(need.weights), gib(need.session), gib(free),
+       weights_fit ? "take fewer --frames, a smaller video, or a smaller batch"
+                   : "take a smaller model, or a --device with more memory");
 }
 
 double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
