@@ -50,7 +50,7 @@ class CommandTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="batten_command_"))
         self.addCleanup(shutil.rmtree, self.folder, True)
 
-    def batten(self, *arguments, env=None, timeout=280, **options):
+    def batten(self, *arguments, env=None, timeout=1200 if EMULATED else 280, **options):
         done = subprocess.run(
             [*BATTEN, *map(str, arguments)],
             cwd=self.folder,
