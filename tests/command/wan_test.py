@@ -291,7 +291,7 @@ class BadModel(WanTest):
         self.fails(UNAVAILABLE, *self.denoise(model="pair"), says=["pair: a pair of transformers", "Wan2.2 14B"])
 
     def test_no_model(self):
-        self.fails(BAD_INPUT, *self.denoise(model="nowhere"), 
+        self.fails(BAD_INPUT, *self.denoise(model="nowhere"),
                    says=["nowhere' cannot be read: No such file", "name a diffusers folder", "nothing is downloaded"])
         (self.folder / "empty").mkdir()
         self.fails(BAD_INPUT, *self.denoise(model="empty"), says=["empty", "no safetensors file"])
