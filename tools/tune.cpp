@@ -33,7 +33,8 @@ struct TuneOptions {
 
 // A GPU, or the reason why there is none.
 Device gpu_of(const TuneOptions& o, const LibraryInfo& info) {
-  if (o.exhaustive && std::getenv("BATTEN_NATIVE_ARCH") != nullptr) {
+  const char* const family = std::getenv("BATTEN_NATIVE_ARCH");
+  if (o.exhaustive && family != nullptr && *family != '\0') {
     throw UsageError(
         "--exhaustive: unset BATTEN_NATIVE_ARCH; calls are kept as those of the card's own "
         "kernels");

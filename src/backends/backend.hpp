@@ -19,7 +19,7 @@ struct Availability {
   bool available = false;
   std::string reason;   // why not, one clause: "libcudnn.so.9 was not found"
   std::string remedy;   // how to get it: "install nvidia-cudnn-cu13 or set BATTEN_CUDNN"
-  std::string library;  // version and place of the library it stands on, or ""
+  std::string library;  // version and place of the library it stands on, or its kernels, or ""
 };
 
 // The answer of a backend that needs a GPU where the device is none, or is not there; nothing where

@@ -9,6 +9,7 @@
 
 #include "backends/native/division.hpp"
 #include "backends/native/rules.hpp"
+#include "fakes/environment.hpp"
 
 namespace batten::impl::native {
 namespace {
@@ -252,10 +253,11 @@ TEST(NativeDivision, SizesThatNothingCountsAreNotDivided) {
 }
 
 TEST(NativeDivision, ASmallWorkspaceLeavesTilesWhole) {
-  ASSERT_EQ(setenv("BATTEN_WORKSPACE_MIB", "4", 1), 0);
-  EXPECT_FALSE(choose(kCalls[0]).division.divides()) << "96 parts of 66 KB";
-  EXPECT_TRUE(choose(kCalls[0], kDivided).division.divides()) << "asked for";
-  unsetenv("BATTEN_WORKSPACE_MIB");
+  {
+    const batten::testing::ScopedVariable cap("BATTEN_WORKSPACE_MIB", "4");
+    EXPECT_FALSE(choose(kCalls[0]).division.divides()) << "96 parts of 66 KB";
+    EXPECT_TRUE(choose(kCalls[0], kDivided).division.divides()) << "asked for";
+  }
   EXPECT_TRUE(choose(kCalls[0]).division.divides());
 }
 

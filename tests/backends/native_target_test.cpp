@@ -2,16 +2,20 @@
 // memory allows.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "backends/native/cost.hpp"
 #include "backends/native/sm80/configuration.hpp"
 #include "backends/native/target.hpp"
-#include "core/error.hpp"
+#include "fakes/environment.hpp"
+#include "fakes/expect_error.hpp"
 
 namespace batten::impl::native {
 namespace {
+
+using batten::testing::CleanEnvironment;
+using batten::testing::expect_error;
+using batten::testing::ScopedVariable;
 
 constexpr int kKilobyte = 1024;
 
@@ -47,79 +51,54 @@ Shape shape_of(std::int64_t rows, std::int64_t keys) {
   return shape;
 }
 
-// Sets a variable for one test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
-
-class NativeTarget : public testing::Test {
- protected:
-  void SetUp() override {
-    unsetenv("BATTEN_NATIVE_ARCH");
-    unsetenv("BATTEN_SMEM_LIMIT");
-  }
+class NativeTarget : public ::testing::Test {
+  CleanEnvironment environment_;
 };
 
 TEST_F(NativeTarget, HopperHasAFamilyOfItsOwn) {
-  EXPECT_EQ(target_of(kH200)->family, Family::sm90);
-  EXPECT_FALSE(target_of(kH200)->is_forced);
+  EXPECT_EQ(target_of(kH200).family, Family::sm90);
+  EXPECT_FALSE(target_of(kH200).is_forced);
   for (const DeviceProperties& p : {kA100, kRtx4090, kB200, kGb10}) {
-    ASSERT_TRUE(target_of(p)) << p.arch();
-    EXPECT_EQ(target_of(p)->family, Family::sm80) << p.arch();
+    EXPECT_EQ(target_of(p).family, Family::sm80) << p.arch();
   }
-  EXPECT_FALSE(target_of(device(75, 72, 64)));
+  expect_error(ErrorCode::Unavailable, {"native", "sm80 and newer", "sm75"},
+               [] { target_of(device(75, 72, 64)); });
 }
 
 TEST_F(NativeTarget, TheOtherFamilyOnDemand) {
-  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
-  EXPECT_EQ(target_of(kH200)->family, Family::sm80);
-  EXPECT_TRUE(target_of(kH200)->is_forced);
-  EXPECT_FALSE(target_of(kA100)->is_forced);
+  const ScopedVariable arch("BATTEN_NATIVE_ARCH", "sm80");
+  EXPECT_EQ(target_of(kH200).family, Family::sm80);
+  EXPECT_TRUE(target_of(kH200).is_forced);
+  EXPECT_FALSE(target_of(kA100).is_forced);
 }
 
 TEST_F(NativeTarget, HopperKernelsRunNowhereElse) {
-  const Variable arch("BATTEN_NATIVE_ARCH", "sm90");
-  EXPECT_TRUE(target_of(kH200));
-  EXPECT_FALSE(target_of(kA100));
+  const ScopedVariable arch("BATTEN_NATIVE_ARCH", "sm90");
+  EXPECT_EQ(target_of(kH200).family, Family::sm90);
+  expect_error(ErrorCode::Unavailable, {"BATTEN_NATIVE_ARCH", "sm80"}, [] { target_of(kA100); });
 }
 
 TEST_F(NativeTarget, OtherValuesAreErrorsThatNameTheLegalOnes) {
-  const auto message = [&] {
-    try {
-      target_of(kH200);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+  const auto ask = [] { target_of(kH200); };
   {
-    const Variable arch("BATTEN_NATIVE_ARCH", "ampere");
-    EXPECT_NE(message().find("sm80 or sm90"), std::string::npos) << message();
+    const ScopedVariable arch("BATTEN_NATIVE_ARCH", "ampere");
+    expect_error(ErrorCode::InvalidArgument, {"BATTEN_NATIVE_ARCH", "ampere", "sm80 or sm90"}, ask);
   }
-  const Variable limit("BATTEN_SMEM_LIMIT", "20");
-  EXPECT_NE(message().find("BATTEN_SMEM_LIMIT"), std::string::npos) << message();
+  const ScopedVariable limit("BATTEN_SMEM_LIMIT", "20");
+  expect_error(ErrorCode::InvalidArgument, {"BATTEN_SMEM_LIMIT", "20", "48", "227"}, ask);
 }
 
 TEST_F(NativeTarget, ALimitIsNeverMoreThanTheDeviceHas) {
-  const Variable limit("BATTEN_SMEM_LIMIT", "163");
-  EXPECT_EQ(target_of(kH200)->shared_bytes, 163 * kKilobyte);
-  EXPECT_EQ(target_of(kRtx4090)->shared_bytes, 99 * kKilobyte);
+  const ScopedVariable limit("BATTEN_SMEM_LIMIT", "163");
+  EXPECT_EQ(target_of(kH200).shared_bytes, 163 * kKilobyte);
+  EXPECT_EQ(target_of(kRtx4090).shared_bytes, 99 * kKilobyte);
 }
 
 TEST_F(NativeTarget, ACardThatIsNotHereHasWhatItsKindHas) {
   for (const DeviceProperties& p : {kA100, kRtx4090, kH200, kB200, kGb10}) {
     const cost::CardProperties card{.name = p.name, .arch = p.arch(), .multiprocessors = 7};
-    ASSERT_TRUE(target_of(card)) << p.arch();
-    EXPECT_EQ(target_of(card)->shared_bytes, target_of(p)->shared_bytes) << p.arch();
-    EXPECT_EQ(target_of(card)->multiprocessors, 7);
+    EXPECT_EQ(target_of(card).shared_bytes, target_of(p).shared_bytes) << p.arch();
+    EXPECT_EQ(target_of(card).multiprocessors, 7);
   }
 }
 
@@ -162,8 +141,8 @@ TEST(NativeConfiguration, MoreMemoryIsNeverWorse) {
 }
 
 TEST_F(NativeTarget, WhatIsServedDependsOnTheFamily) {
-  const Target hopper = *target_of(kH200);
-  const Target ampere = *target_of(kA100);
+  const Target hopper = target_of(kH200);
+  const Target ampere = target_of(kA100);
   for (const int dim : {80, 192}) {
     EXPECT_TRUE(why_not(hopper, problem_of(dim))) << dim;
     EXPECT_FALSE(why_not(ampere, problem_of(dim))) << dim;
@@ -181,7 +160,7 @@ TEST_F(NativeTarget, WhatIsServedDependsOnTheFamily) {
 TEST_F(NativeTarget, FormsOfTheOtherFamilyAreRefused) {
   const Problem problem = problem_of(128);
   const auto why = [&](const DeviceProperties& device, const char* form) {
-    return why_not(*target_of(device), problem, shape_of(100, 200), form).value_or("");
+    return why_not(target_of(device), problem, shape_of(100, 200), form).value_or("");
   };
   for (const char* form : {"", "online", "whole", "divided"}) EXPECT_EQ(why(kA100, form), "");
   EXPECT_EQ(why(kH200, "128x144").find("128x144"), std::string::npos);
@@ -194,7 +173,7 @@ TEST_F(NativeTarget, TooLittleMemoryIsAReason) {
 }
 
 TEST_F(NativeTarget, InfoNamesTheKernels) {
-  const std::string text = kernels_text(*target_of(kRtx4090));
+  const std::string text = kernels_text(target_of(kRtx4090));
   for (const int dim : sm80::head_dims())
     EXPECT_NE(text.find(std::to_string(dim)), std::string::npos) << text;
   EXPECT_NE(text.find("99 KB"), std::string::npos) << text;
@@ -202,7 +181,7 @@ TEST_F(NativeTarget, InfoNamesTheKernels) {
 
 // A multiprocessor that computes several CTAs at a time takes the sum of their times.
 TEST_F(NativeTarget, CostsAreThoseOfAMultiprocessor) {
-  const Target target = *target_of(kA100);
+  const Target target = target_of(kA100);
   const Problem problem = problem_of(128);
   const Shape shape = shape_of(128 * 108, 4096);  // 32 tiles for each multiprocessor
   const cost::Work work = work_of(target, problem, shape, {});
@@ -221,7 +200,7 @@ TEST_F(NativeTarget, EachFamilyHasConstantsOfItsOwn) {
   ASSERT_TRUE(own);
   EXPECT_EQ(own->kernel, "native");
   EXPECT_TRUE(own->usual);
-  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
+  const ScopedVariable arch("BATTEN_NATIVE_ARCH", "sm80");
   const auto forced = predict(card, problem_of(128), shape_of(4096, 4096), {});
   ASSERT_TRUE(forced);
   EXPECT_EQ(forced->kernel, "native:sm80");
@@ -229,18 +208,27 @@ TEST_F(NativeTarget, EachFamilyHasConstantsOfItsOwn) {
   EXPECT_GT(forced->us, own->us);
 }
 
+TEST_F(NativeTarget, KernelsForLessSharedMemoryAreNotTheCards) {
+  const auto is_limited = [](const DeviceProperties& p) { return target_of(p).is_limited; };
+  EXPECT_FALSE(is_limited(kA100));
+  const ScopedVariable limit("BATTEN_SMEM_LIMIT", "99");
+  EXPECT_TRUE(is_limited(kA100));
+  EXPECT_FALSE(is_limited(kRtx4090)) << "it has no more";
+  EXPECT_FALSE(is_limited(kH200)) << "nothing changes for its own family";
+}
+
 TEST_F(NativeTarget, PlansOfOtherSettingsAreOthers) {
   const std::string none = target_settings();
-  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
+  const ScopedVariable arch("BATTEN_NATIVE_ARCH", "sm80");
   const std::string forced = target_settings();
   EXPECT_NE(none, forced);
-  const Variable limit("BATTEN_SMEM_LIMIT", "99");
+  const ScopedVariable limit("BATTEN_SMEM_LIMIT", "99");
   EXPECT_NE(target_settings(), forced);
 }
 
 // Two CTAs share a multiprocessor, so twice as many shares are computed at a time.
 TEST_F(NativeTarget, FewTilesAreDividedAmongAllThatRunAtATime) {
-  const Target target = *target_of(kA100);
+  const Target target = target_of(kA100);
   const Problem problem = problem_of(128);
   const Shape shape = shape_of(128, 16384);  // 32 tiles
   const Kernel kernel = kernel_of(target, problem, shape, "");
@@ -261,13 +249,13 @@ TEST_F(NativeTarget, WhatIsLeftIsDividedWhereACtaAloneIsSlow) {
   Shape shape = shape_of(256, 4096);
   shape.batch = 16;
   const auto division = [&] {
-    const Target target = *target_of(kH200);
+    const Target target = target_of(kH200);
     const Kernel kernel = kernel_of(target, problem, shape, "");
     return choose_division(problem, shape, "", kernel.keys, kernel.workers).division;
   };
-  const Variable arch("BATTEN_NATIVE_ARCH", "sm80");
+  const ScopedVariable arch("BATTEN_NATIVE_ARCH", "sm80");
   EXPECT_FALSE(division().divides());
-  const Variable limit("BATTEN_SMEM_LIMIT", "99");
+  const ScopedVariable limit("BATTEN_SMEM_LIMIT", "99");
   EXPECT_TRUE(division().divides());
   EXPECT_EQ(division().whole, 264);
 }

@@ -19,7 +19,7 @@ POLICY = re.compile(r"forwardINS\d+_6PolicyI(13__nv_bfloat16|6__half)Li(\d+)ELi(
 PRODUCT = re.compile(r"\bHGMMA\.(64x\d+x16)\.F32(\.BF16)? R\d+, (R\d+, )?gdesc\[UR\d+\](\.tnspB)?(?=[, ])")
 ANY_PRODUCT = re.compile(r"\b[A-Z]?GMMA\.[\w.]*|\bHMMA[\w.]*")
 LOCAL = re.compile(r"\b(LDL|STL)\b")
-# A special register takes as long to read as shared memory. Read in each step it costs 2.5 % of the time.
+# Kernels that read the thread's number in each step were 2.5 % slower than those that do not.
 THREAD = re.compile(r"\bS2R R\d+, SR_TID")
 MOST_THREAD_READS = 4
 REGISTERS = ("USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL")

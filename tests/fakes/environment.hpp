@@ -44,6 +44,8 @@ class CleanEnvironment {
   ScopedVariable check_{"BATTEN_CHECK", {}};
   ScopedVariable workspace_{"BATTEN_WORKSPACE_MIB", {}};
   ScopedVariable threads_{"BATTEN_NUM_THREADS", {}};
+  ScopedVariable family_{"BATTEN_NATIVE_ARCH", {}};
+  ScopedVariable shared_memory_{"BATTEN_SMEM_LIMIT", {}};
   // No card's constants but those that come with batten.
   ScopedVariable cache_{"BATTEN_CACHE_DIR", "/nonexistent"};
 };

@@ -16,8 +16,7 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
   cost::Work work;
   work.flops = cost::flops_of(problem, shape);
   work.bytes = cost::bytes_of(problem, shape);
-  const std::int64_t samples = std::clamp<std::int64_t>(
-      samples_of_launch(problem, shape, workers.ctas), 1, std::max<std::int64_t>(shape.batch, 1));
+  const std::int64_t samples = samples_of_launch(problem, shape, workers.ctas);
   const std::int64_t launches = (shape.batch + samples - 1) / samples;
   work.launches = static_cast<double>(launches);
   const DivisionChoice choice = choose_division(problem, shape, options.form, kernel.keys, workers);
@@ -41,20 +40,20 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
 
 std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& given,
                                         const Shape& shape, const BackendOptions& options) {
-  const auto target = target_of(card.properties());
-  if (!target) return std::nullopt;
+  if (why_no_target(card.properties().arch)) return std::nullopt;
+  const Target target = target_of(card.properties());
   const Problem problem = without_idle_mask(given, shape);
-  const auto entry = card.find(constants_of(*target), problem.head_dim, problem.mask != Mask::none);
+  const auto entry = card.find(constants_of(target), problem.head_dim, problem.mask != Mask::none);
   if (!entry) return std::nullopt;
-  cost::Prediction prediction = cost::predict(*entry, work_of(*target, problem, shape, options));
-  prediction.usual = !target->is_forced;
+  cost::Prediction prediction = cost::predict(*entry, work_of(target, problem, shape, options));
+  prediction.usual = !target.is_forced && !target.is_limited;
   return prediction;
 }
 
 std::optional<std::string> why_not_on(const cost::Card& card, const Problem& problem,
                                       const Shape& shape, const BackendOptions& options) {
   if (auto reason = why_no_target(card.properties().arch)) return reason;
-  const Target target = target_of(card.properties()).value();
+  const Target target = target_of(card.properties());
   if (auto reason = why_not(target, problem)) return reason;
   return why_not(target, problem, shape, options.form);
 }

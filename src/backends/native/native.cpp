@@ -30,7 +30,7 @@ class Native final : public Backend {
     return {.available = true,
             .reason = {},
             .remedy = {},
-            .library = native::kernels_text(native::target_of(properties).value())};
+            .library = native::kernels_text(native::target_of(properties))};
   }
 
   std::optional<std::string> why_not(const Problem& problem, Device device) const override {
@@ -69,7 +69,7 @@ class Native final : public Backend {
  private:
   // Of a device that the backend is available on.
   static native::Target target(Device device) {
-    return native::target_of(device_runtime().properties(device.index)).value();
+    return native::target_of(device_runtime().properties(device.index));
   }
 };
 

@@ -10,11 +10,6 @@
 namespace batten::impl::native {
 namespace {
 
-struct OrderCall {
-  Arguments arguments;
-  int tile_rows = 0;
-};
-
 // Heads under a causal mask whose tiles are mixed: as many as the L2 cache has keys and values of;
 // if that is few, as many as share them well enough.
 __device__ int section_heads(const Arguments& a, int keys) {
@@ -22,8 +17,7 @@ __device__ int section_heads(const Arguments& a, int keys) {
   return min(max(a.deal.cached_keys / max(keys, 1), kFewest), a.num_heads);
 }
 
-__global__ void __launch_bounds__(kMostOrdered) order(const __grid_constant__ OrderCall call) {
-  const Arguments& a = call.arguments;
+__global__ void __launch_bounds__(kMostOrdered) order(const __grid_constant__ Arguments a) {
   __shared__ int keys[kMostOrdered], tiles[kMostOrdered];
   wait_for_launch_before();  // it may read what this one writes
   const int count = a.deal.count;
@@ -32,7 +26,7 @@ __global__ void __launch_bounds__(kMostOrdered) order(const __grid_constant__ Or
   int row_tiles = 0;
   if (i < count) {
     extent = sample_extent(a, i);
-    if (extent.keys > 0) row_tiles = (extent.queries + call.tile_rows - 1) / call.tile_rows;
+    if (extent.keys > 0) row_tiles = (extent.queries + kTileRows - 1) / kTileRows;
     keys[i] = row_tiles > 0 ? extent.keys : 0;
     tiles[i] = row_tiles * a.num_heads;
   }
@@ -67,8 +61,7 @@ std::size_t deal_bytes(int samples, int ctas) {
 Deal deal_in(void* memory, int samples, int cached_keys) {
   Deal deal;
   deal.samples = static_cast<OrderedSample*>(memory);
-  // The counter has the place of another entry, and a cache line's distance does not matter: only
-  // dealers read the list.
+  // The counter has the place of another entry.
   deal.next = reinterpret_cast<std::uint32_t*>(deal.samples + samples + 1);
   deal.taken = reinterpret_cast<std::int32_t*>(deal.samples + samples + 2);
   deal.count = samples;
@@ -82,10 +75,9 @@ void load_order() {
              "native: loading the kernel that orders samples");
 }
 
-void order_samples(const Arguments& a, int tile_rows, bool overlaps, Stream stream) {
-  OrderCall call{a, tile_rows};
+void order_samples(Arguments& a, bool overlaps, Stream stream) {
   launch(reinterpret_cast<const void*>(&order),
-         {.ctas = 1, .threads = (a.deal.count + 31) / 32 * 32, .overlaps = overlaps}, &call, stream,
+         {.ctas = 1, .threads = (a.deal.count + 31) / 32 * 32, .overlaps = overlaps}, &a, stream,
          "native: launching the kernel that orders samples");
 }
 

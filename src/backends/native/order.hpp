@@ -18,8 +18,8 @@ Deal deal_in(void* memory, int samples, int cached_keys);
 // Error{Device}.
 void load_order();
 
-// Queues the making of the lists of a.deal, for the samples of `a`. `tile_rows`: of the kernel that
-// will take the tiles. `overlaps`: LaunchShape's. Error{Device} when the launch fails.
-void order_samples(const Arguments& a, int tile_rows, bool overlaps, Stream stream);
+// Queues the making of the lists of a.deal, for the samples of `a`, which is not changed.
+// `overlaps`: LaunchShape's. Error{Device} when the launch fails.
+void order_samples(Arguments& a, bool overlaps, Stream stream);
 
 }  // namespace batten::impl::native

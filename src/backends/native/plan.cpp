@@ -153,7 +153,7 @@ class NativePlan final : public Plan {
   NativePlan(const Problem& problem, const Shape& shape, Device device,
              const BackendOptions& options)
       : problem_(problem),
-        target_(target_of(device_runtime().properties(device.index)).value()),
+        target_(target_of(device_runtime().properties(device.index))),
         kernel_(kernel_of(target_, problem, shape, options.form)),
         instance_(instance_of(target_, problem, kernel_)),
         online_(options.form == kOnline),
@@ -166,9 +166,7 @@ class NativePlan final : public Plan {
       fail(ErrorCode::Internal, "native: no kernel for head_dim {}", problem.head_dim);
     }
     row_tiles_ = static_cast<std::int32_t>((shape.max_q + instance_.rows - 1) / instance_.rows);
-    samples_of_launch_ = static_cast<int>(
-        std::clamp<std::int64_t>(samples_of_launch(problem, shape, kernel_.workers.ctas), 1,
-                                 std::max<std::int64_t>(shape.batch, 1)));
+    samples_of_launch_ = static_cast<int>(samples_of_launch(problem, shape, kernel_.workers.ctas));
     if (is_causal() && shape.batch * row_tiles_ > 0) {
       const std::int64_t head_bytes = shape.max_kv * key_bytes_of_head();
       const int heads = samples_of_launch_ * problem.num_heads;
@@ -215,9 +213,8 @@ class NativePlan final : public Plan {
       run_divided(a, call.stream, workspace);
       return;
     }
-    // Fewer than the plan knows of where offsets are on the host: they are not in its key.
-    const std::int64_t step = std::min<std::int64_t>(
-        samples_of_launch_, samples_of_launch(problem_, shape, kernel_.workers.ctas));
+    // Fewer than samples_of_launch_ where offsets are on the host: they are not in a plan's key.
+    const std::int64_t step = samples_of_launch(problem_, shape, kernel_.workers.ctas);
     for (std::int64_t first = 0; first < shape.batch; first += step) {
       const std::int64_t samples = std::min(step, shape.batch - first);
       a.first_sample = static_cast<std::int32_t>(first);
@@ -238,7 +235,7 @@ class NativePlan final : public Plan {
       a.offsets_kv = place(shape.offsets_kv, call.offsets_kv, samples + 1);
       if (cached_keys_ > 0) {
         a.deal = deal_in(workspace, static_cast<int>(samples), cached_keys_);
-        order_samples(a, instance_.rows, target_.overlaps_launches(), call.stream);
+        order_samples(a, target_.overlaps_launches(), call.stream);
       }
       launch_samples(a, static_cast<int>(samples), call.stream);
     }

@@ -27,6 +27,11 @@ std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 
 
 int narrow(const Problem& problem) { return problem.head_dim <= 128 ? kNarrow : kNarrowest; }
 
+// At most.
+std::int64_t tiles_of_sample(const Problem& problem, const Shape& shape) {
+  return rounded_up(shape.max_q, kTileRows) / kTileRows * problem.num_heads;
+}
+
 bool may_differ_in_length(const Shape& shape) {
   return shape.packed || shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
 }
@@ -120,7 +125,7 @@ std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int c
       std::array{shape.q_lengths, shape.kv_lengths, shape.offsets_q, shape.offsets_kv},
       Source::host);
   if (arrays > 0) samples = std::min(samples, kHostNumbers / arrays - 1);
-  const std::int64_t tiles = rounded_up(shape.max_q, kTileRows) / kTileRows * problem.num_heads;
+  const std::int64_t tiles = tiles_of_sample(problem, shape);
   if (tiles > 0) samples = std::min(samples, std::int64_t{kRedoBits} * ctas / tiles);
   if (may_differ_in_length(shape)) samples = std::min<std::int64_t>(samples, kMostOrdered);
   return std::max<std::int64_t>(samples, 1);
@@ -128,8 +133,7 @@ std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int c
 
 bool takes_tiles(const Problem& problem, const Shape& shape, int ctas) {
   const std::int64_t samples = std::min(shape.batch, samples_of_launch(problem, shape, ctas));
-  const std::int64_t tiles =
-      samples * problem.num_heads * (rounded_up(shape.max_q, kTileRows) / kTileRows);
+  const std::int64_t tiles = samples * tiles_of_sample(problem, shape);
   return may_differ_in_length(shape) && tiles > ctas && tiles <= std::int64_t{kRedoBits} * ctas;
 }
 
@@ -137,8 +141,12 @@ std::vector<std::string> forms() {
   return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide), kWhole, kDivided};
 }
 
+bool names_tile(const std::string& form) {
+  return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
+}
+
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form) {
-  if (form.empty() || form == kOnline || form == kWhole || form == kDivided) return std::nullopt;
+  if (!names_tile(form)) return std::nullopt;
   std::vector<std::string> widths{fmt::format("128x{}", narrow(problem))};
   if (has_wide(problem)) widths.push_back(fmt::format("128x{}", kWide));
   if (std::ranges::find(widths, form) != widths.end()) return std::nullopt;
@@ -148,8 +156,8 @@ std::optional<std::string> why_not_form(const Problem& problem, const std::strin
 
 std::optional<std::string> why_not_divided(const Problem& problem, const Shape& shape) {
   if (problem.mask != Mask::none) return "tiles are divided where no mask hides keys";
-  const bool lengths = shape.q_lengths != Source::none || shape.kv_lengths != Source::none;
-  if (shape.packed || lengths) return "tiles are divided where all samples have the same lengths";
+  if (may_differ_in_length(shape))
+    return "tiles are divided where all samples have the same lengths";
   if (problem.batch_invariant) return "how tiles are divided depends on the whole batch";
   return std::nullopt;
 }

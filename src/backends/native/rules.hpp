@@ -35,6 +35,9 @@ inline constexpr const char* kOnline = "online";
 inline constexpr const char* kWhole = "whole";
 inline constexpr const char* kDivided = "divided";
 
+// Whether a form is a tile's, as "128x144".
+bool names_tile(const std::string& form);
+
 // Why the sm90 kernels cannot have the form, or nothing.
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form);
 

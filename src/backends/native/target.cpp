@@ -55,17 +55,18 @@ Family family_of(int arch) {
   return asked_for().value_or(own ? Family::sm90 : Family::sm80);
 }
 
-std::optional<Target> target_of(int arch, int multiprocessors, int shared_bytes) {
-  if (why_no_target(arch)) return std::nullopt;
-  const Family family = family_of(arch);
-  if (const auto limit = environment_int(kLimitVariable, 48, 227)) {
-    shared_bytes = std::min(shared_bytes, static_cast<int>(*limit) * kKilobyte);
+Target target_of(int arch, int multiprocessors, int shared_bytes) {
+  if (const auto reason = why_no_target(arch)) {
+    fail(ErrorCode::Unavailable, "native: {}", *reason);
   }
-  return Target{family, arch == kHopper && family != Family::sm90, multiprocessors, shared_bytes};
-}
-
-bool is_tile(const std::string& form) {
-  return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
+  Target t{
+      .family = family_of(arch), .multiprocessors = multiprocessors, .shared_bytes = shared_bytes};
+  if (const auto limit = environment_int(kLimitVariable, 48, 227)) {
+    t.shared_bytes = std::min(shared_bytes, static_cast<int>(*limit) * kKilobyte);
+  }
+  t.is_forced = arch == kHopper && t.family != Family::sm90;
+  t.is_limited = t.family == Family::sm80 && t.shared_bytes < shared_bytes;
+  return t;
 }
 
 }  // namespace
@@ -88,12 +89,12 @@ std::optional<std::string> why_no_target(int arch) {
   return std::nullopt;
 }
 
-std::optional<Target> target_of(const DeviceProperties& device) {
+Target target_of(const DeviceProperties& device) {
   return target_of(device.arch(), device.multiprocessors,
                    static_cast<int>(device.shared_memory_per_block));
 }
 
-std::optional<Target> target_of(const cost::CardProperties& card) {
+Target target_of(const cost::CardProperties& card) {
   return target_of(card.arch, card.multiprocessors, shared_bytes_of(card.arch));
 }
 
@@ -123,7 +124,7 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem,
     if (auto reason = why_not_form(problem, form)) return reason;
     return why_not(problem, shape);
   }
-  if (is_tile(form)) return fmt::format("tile {} is one of the sm90 kernels'", form);
+  if (names_tile(form)) return fmt::format("tile {} is one of the sm90 kernels'", form);
   return why_not_counts(problem, shape);
 }
 

@@ -23,7 +23,8 @@ struct Target {
   Family family = Family::sm90;
   bool is_forced = false;  // it is not the family that the card would have
   int multiprocessors = 0;
-  int shared_bytes = 0;  // of shared memory that a CTA may have; a multiprocessor has 1 KB more
+  int shared_bytes = 0;     // of shared memory that a CTA may have; a multiprocessor has 1 KB more
+  bool is_limited = false;  // its kernels may have less shared memory than the card gives
 
   // Whether the device and what was compiled for it let a launch begin while the one before ends:
   // Hopper, with the kernels that both families use compiled for it.
@@ -35,9 +36,10 @@ std::optional<std::string> why_no_target(int arch);
 
 // For a device, or for a card that need not be here. BATTEN_NATIVE_ARCH=sm80 asks for that family
 // on a card that has both, and BATTEN_SMEM_LIMIT=N lets its kernels have N KB (48 to 227), as on
-// another card; other values throw InvalidArgument. Nothing where there are no kernels.
-std::optional<Target> target_of(const DeviceProperties& device);
-std::optional<Target> target_of(const cost::CardProperties& card);
+// another card; other values throw InvalidArgument. Unavailable, with why_no_target()'s reason,
+// where there are no kernels.
+Target target_of(const DeviceProperties& device);
+Target target_of(const cost::CardProperties& card);
 
 // The two variables as they are, for keys of plans.
 std::string target_settings();

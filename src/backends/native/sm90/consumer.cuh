@@ -26,9 +26,9 @@ class Consumer {
  public:
   __device__ __forceinline__ Consumer(SharedMemory<P>& shared, const Arguments& a, int group)
       : shared_(shared), a_(a), group_(group) {
-    // Kept in a register where the compiler would read the special register again in each step,
-    // which takes 2.5 % of the time. Where it does not, it uses the registers better than this lets
-    // it.
+    // Kept in a register where the compiler would read the special register again in each step:
+    // kernels that did were 2.5 % slower. Where it would not, some were slower for this
+    // (docs/kernels/sm90.md, "Experiments").
     if constexpr (P::kDeals) asm volatile("" : "+r"(thread_));
   }
 

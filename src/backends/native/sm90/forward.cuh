@@ -42,8 +42,8 @@ __device__ __forceinline__ void prepare(SharedMemory<P>& shared, const Arguments
 // For all who take part in tiles: SharedMemory::redo is complete after this. True: it is empty.
 template <class P>
 __device__ __forceinline__ bool all_done(const SharedMemory<P>& shared, const Arguments& a) {
-  // Where nothing is dealt it could be a constant too, but as one it makes ptxas schedule the
-  // consumer worse (docs/kernels/sm90.md, "Experiments").
+  // Where nothing is dealt it could be a constant too: with one, ptxas schedules the consumer
+  // otherwise than in the kernel that was timed (docs/kernels/sm90.md, "Experiments").
   const int producers = P::kDeals || a.deal.samples != nullptr ? 3 : 2;
   named_barrier_sync(kPassDone, P::kGroups * 128 + producers * 32);
   return __all_sync(~0u, shared.redo[threadIdx.x % kRedoWords] == 0);
