@@ -31,6 +31,7 @@ class Replay:
             once = start.elapsed_time(end)
         torch.cuda.current_stream().wait_stream(stream)
         self.calls = calls or max(1, min(CALLS_PER_REPLAY, int(LONGEST_REPLAY_MS / max(once, 1e-3))))
+        self._run = run  # keeps the tensors that the graph points to
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=stream):
             for i in range(self.calls):

@@ -268,12 +268,17 @@ TEST_F(NativeLazy, WidthsByTheirForms) {
 // call finds cold caches, and every other one follows another kernel's.
 // ---- divided tiles ------------------------------------------------------------------------------
 
+// Parts of tiles, put together by a second launch or by the first.
+constexpr const char* kInParts[] = {"native:divided", "native:joined"};
+
 // From one part a tile to hundreds, tiles of one head and of several, rows and keys that fill none.
 TEST_F(NativeLazy, DividedTiles) {
   const Scene scenes[] = {
       {.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
       {.batch = 3, .q = 300, .kv = 1000, .heads = 6, .kv_heads = 3},
       {.q = 1, .kv = 30000, .heads = 1},
+      {.q = 1, .kv = 4096, .heads = 12, .kv_heads = 12},
+      {.batch = 4, .q = 512, .kv = 1024, .heads = 12, .kv_heads = 4},
       {.q = 1, .kv = 5001, .heads = 40, .kv_heads = 8},
       {.batch = 2, .q = 5, .kv = 3000, .heads = 14, .kv_heads = 2},
       {.batch = 2, .q = 17, .kv = 700, .heads = 12, .kv_heads = 1},
@@ -285,12 +290,14 @@ TEST_F(NativeLazy, DividedTiles) {
       {.mask = Mask::causal, .batch = 3, .q = 1, .kv = 4000, .heads = 4, .kv_heads = 2},
   };
   for (Scene s : scenes) {
-    s.backend = "native:divided";
-    for (const int dim : native_head_dims()) {
-      s.head_dim = dim;
-      s.dtype = dim == 96 ? f16 : bf16;
-      expect_right(fmt::format("divided {}x{}x{} d{}", s.batch, s.q, s.kv, dim), s,
-                   [](std::int64_t, std::int64_t) { return 0.f; });
+    for (const char* const backend : kInParts) {
+      s.backend = backend;
+      for (const int dim : native_head_dims()) {
+        s.head_dim = dim;
+        s.dtype = dim == 96 ? f16 : bf16;
+        expect_right(fmt::format("{} {}x{}x{} d{}", backend, s.batch, s.q, s.kv, dim), s,
+                     [](std::int64_t, std::int64_t) { return 0.f; });
+      }
     }
   }
 }
@@ -301,19 +308,22 @@ TEST_F(NativeLazy, PartsThatAreComputedAgain) {
     for (const std::int64_t kv : {1000, 5000})
       for (const float step : {20.f, 300.f, -300.f})
         for (const std::int64_t q : {3, 300})
-          expect_right(
-              fmt::format("parts again {} {} {}", kv, step, q),
-              {.dtype = dtype, .q = q, .kv = kv, .backend = "native:divided"},
-              [&](std::int64_t j, std::int64_t) { return step * static_cast<float>(j / 64 % 5); });
+          for (const char* const backend : kInParts)
+            expect_right(fmt::format("{}, parts again {} {} {}", backend, kv, step, q),
+                         {.dtype = dtype, .q = q, .kv = kv, .backend = backend},
+                         [&](std::int64_t j, std::int64_t) {
+                           return step * static_cast<float>(j / 64 % 5);
+                         });
 }
 
 // A tile's other parts decide; all of them together are what no weight is left of.
 TEST_F(NativeLazy, PartsWithoutAWeight) {
   for (const DType dtype : kDTypes)
     for (const std::int64_t seen : {1, 700, 2999})
-      expect_right(fmt::format("parts without a weight {}", seen),
-                   {.dtype = dtype, .kv = 3000, .backend = "native:divided", .never_from = seen},
-                   [](std::int64_t, std::int64_t) { return 0.f; });
+      for (const char* const backend : kInParts)
+        expect_right(fmt::format("{}, parts without a weight {}", backend, seen),
+                     {.dtype = dtype, .kv = 3000, .backend = backend, .never_from = seen},
+                     [](std::int64_t, std::int64_t) { return 0.f; });
 }
 
 TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
@@ -333,6 +343,9 @@ TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
       {.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4, .backend = "native:divided"},
       {.q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12, .backend = "native:divided"},
       {.batch = 2, .q = 7, .kv = 9000, .heads = 16, .kv_heads = 2, .backend = "native:divided"},
+      {.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4, .backend = "native:joined"},
+      {.q = 1560, .kv = 1560, .heads = 12, .kv_heads = 12, .backend = "native:joined"},
+      {.batch = 2, .q = 7, .kv = 9000, .heads = 16, .kv_heads = 2, .backend = "native:joined"},
       {.head_dim = 64, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
       {.head_dim = 96, .q = 5000, .kv = 640, .heads = 12, .kv_heads = 4},
       {.head_dim = 256, .q = 3000, .kv = 320, .heads = 8, .kv_heads = 4},
@@ -360,8 +373,9 @@ TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
                           .mask = s.mask};
     Attention attention(problem, kGpu, {.backend = s.backend});
     std::vector<std::uint32_t> first;
-    const bool divided = std::string_view(s.backend) == "native:divided";
-    for (int turn = 0; turn < (divided ? 100 : 30); ++turn) {
+    const bool in_parts =
+        std::ranges::find(kInParts, std::string_view(s.backend)) != std::end(kInParts);
+    for (int turn = 0; turn < (in_parts ? 100 : 30); ++turn) {
       out.fill_bits(0x7fff);
       attention.forward(q.view(), k.view(), v.view(), out.view());
       synchronize(kGpu);

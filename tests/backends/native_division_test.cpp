@@ -9,6 +9,7 @@
 
 #include "backends/native/division.hpp"
 #include "backends/native/rules.hpp"
+#include "backends/native/shared/share.hpp"
 #include "fakes/environment.hpp"
 
 namespace batten::impl::native {
@@ -39,13 +40,15 @@ Shape shape_of(const Call& c) {
 
 DivisionChoice choose(const Call& c, const char* form = "",
                       int multiprocessors = kMultiprocessors) {
-  return choose_division(problem_of(c), shape_of(c), form, 128, sm90_workers(multiprocessors));
+  return choose_division(problem_of(c), shape_of(c), form, 128,
+                         sm90_workers(multiprocessors, /*can_join=*/true));
 }
 
 const Call kCalls[] = {{.batch = 4, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
                        {.batch = 16, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
                        {.q = 1, .kv = 75600, .heads = 40, .kv_heads = 8},
                        {.q = 1, .kv = 1, .heads = 1},
+                       {.q = 1, .kv = 4096, .heads = 12, .kv_heads = 12},
                        {.q = 16, .kv = 4096, .heads = 40, .kv_heads = 40},
                        {.q = 64, .kv = 32760, .heads = 40, .kv_heads = 8},
                        {.q = 65, .kv = 300, .heads = 40, .kv_heads = 8},
@@ -102,6 +105,49 @@ TEST(NativeDivision, EveryBlockIsInOnePartAndPartsAreInOrder) {
   }
 }
 
+// As the kernel that joins parts goes through its shares (share.hpp).
+TEST(NativeDivision, WhoHasATilesLastPartAddsTheOthersWhichComeFirst) {
+  for (const Call& c : kCalls) {
+    for (const int multiprocessors : {1, 7, 20, 132}) {
+      const DivisionChoice choice = choose(c, kJoined, multiprocessors);
+      if (!choice.joins) continue;
+      const Division& d = choice.division;
+      ASSERT_LE(d.all_shares(), multiprocessors);
+      std::map<int, std::set<int>> aside;  // of a tile: the shares that put a part aside
+      std::map<int, int> last;             // of a tile: the share that adds them
+      std::map<int, int> blocks;           // of a tile, in all its parts
+      for (int number = 0; number < multiprocessors; ++number) {
+        Role before = kAlone;
+        for (Share share(d, number); !share.is_done();) {
+          const SharePiece piece = share.next(d);
+          share.pass(piece);
+          ASSERT_LT(piece.first, piece.end);
+          EXPECT_NE(before, kLast) << "nothing comes after it";
+          if (piece.role == kAside) {
+            EXPECT_TRUE(before == kAlone) << "at most one, and first";
+            aside[piece.tile].insert(number);
+          } else {
+            EXPECT_TRUE(last.emplace(piece.tile, number).second);
+          }
+          EXPECT_EQ(piece.role == kAlone, piece.first == 0 && piece.end == d.blocks);
+          blocks[piece.tile] += piece.end - piece.first;
+          before = piece.role;
+        }
+        const Others others = others_of(d, number);
+        std::set<int> expected;
+        for (int other = others.first; other < others.end; ++other) expected.insert(other);
+        std::set<int> found;
+        for (const auto& [tile, share] : last)
+          if (share == number && aside.contains(tile)) found = aside[tile];
+        EXPECT_EQ(found, expected) << number;
+        EXPECT_LE(others.end, number);
+      }
+      EXPECT_EQ(static_cast<int>(last.size()), d.tiles);
+      for (int tile = 0; tile < d.tiles; ++tile) EXPECT_EQ(blocks[tile], d.blocks);
+    }
+  }
+}
+
 TEST(NativeDivision, EveryQueryIsInOneTileWithItsKeyHead) {
   for (const Call& c : kCalls) {
     Division d = choose(c, kDivided).division;
@@ -123,7 +169,7 @@ TEST(NativeDivision, EveryQueryIsInOneTileWithItsKeyHead) {
 }
 
 TEST(NativeDivision, WhatIsLeftAfterFullRoundsIsDivided) {
-  const Call calls[] = {{.batch = 4, .q = 512, .kv = 4096, .heads = 12, .kv_heads = 4},
+  const Call calls[] = {{.batch = 4, .q = 512, .kv = 8192, .heads = 12, .kv_heads = 4},
                         {.batch = 16, .q = 128, .kv = 4096, .heads = 12, .kv_heads = 4},
                         {.batch = 3, .q = 1000, .kv = 30000, .heads = 6, .kv_heads = 2}};
   for (const Call& c : calls) {

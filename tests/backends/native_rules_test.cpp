@@ -123,17 +123,20 @@ TEST(NativeRules, LayoutsAndPointersAreNotBakedIn) {
 
 TEST(NativeRules, TheWidthWastesLeast) {
   const Problem problem = problem_of();
-  EXPECT_EQ(block_keys(problem, shape_of(128, 257), ""), 144);
-  EXPECT_EQ(block_keys(problem, shape_of(128, 256), ""), 128);
-  EXPECT_EQ(block_keys(problem, shape_of(128, 512), ""), 128);
-  EXPECT_EQ(block_keys(problem, shape_of(128, 4097), ""), 128);
-  EXPECT_EQ(block_keys(problem, shape_of(128, 16384), ""), 144);
-  EXPECT_EQ(block_keys(problem, shape_of(128, 512), "128x144"), 144);
-  EXPECT_EQ(block_keys(problem, shape_of(128, 257), "128x128"), 128);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 257), "", 132), 144);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 256), "", 132), 128);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 512), "", 132), 128);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 4097), "", 132), 128);
+  Shape long_keys = shape_of(128, 16384);
+  EXPECT_EQ(block_keys(problem, long_keys, "", 132), 128) << "few tiles";
+  long_keys.batch = 133;
+  EXPECT_EQ(block_keys(problem, long_keys, "", 132), 144);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 512), "128x144", 132), 144);
+  EXPECT_EQ(block_keys(problem, shape_of(128, 257), "128x128", 132), 128);
   // A sample's bits must not depend on the longest of its batch.
   Problem invariant = problem;
   invariant.batch_invariant = true;
-  EXPECT_EQ(block_keys(invariant, shape_of(128, 257), ""), 128);
+  EXPECT_EQ(block_keys(invariant, shape_of(128, 257), "", 132), 128);
 }
 
 TEST(NativeRules, AFormThatIsNotCompiledIsRefused) {
@@ -146,7 +149,7 @@ TEST(NativeRules, AFormThatIsNotCompiledIsRefused) {
   EXPECT_NE(why_not_form(problem_of(256), "128x128").value_or("").find("128x80"),
             std::string::npos);
   EXPECT_FALSE(why_not_form(problem_of(256), "online"));
-  EXPECT_EQ(block_keys(problem_of(256), shape_of(128, 257), ""), 80);
+  EXPECT_EQ(block_keys(problem_of(256), shape_of(128, 257), "", 132), 80);
 }
 
 TEST(NativeRules, SectionsHoldWholeHeads) {

@@ -165,7 +165,7 @@ SoakCase random_case(std::uint64_t seed) {
     if (random.below(3) == 0) c.kv_lengths = lengths(c.kv);
     const bool alike = c.q_lengths.empty() && c.kv_lengths.empty();
     if (alike && c.problem.mask == Mask::none) {
-      c.backend = one_of("native", "native:whole", "native:divided", "native:divided");
+      c.backend = one_of("native", "native:whole", "native:divided", "native:joined");
     }
   }
 

@@ -25,7 +25,9 @@ std::vector<std::string> gpu_backends() {
   std::vector<std::string> names;
   for (const Served& served : served_backends())
     if (served.on(DeviceType::cuda) && served.name != "reference") names.push_back(served.name);
-  names.push_back("native:divided");  // needs scratch
+  // They need scratch.
+  names.push_back("native:divided");
+  names.push_back("native:joined");
   return names;
 }
 

@@ -35,7 +35,7 @@ std::vector<GroupTest> all_tests() {
     }
   }
   // Forms that a user may force.
-  for (const char* form : {"cudnn:packed", "native:divided"})
+  for (const char* form : {"cudnn:packed", "native:divided", "native:joined"})
     for (GroupTest& test : group_tests(form, device, {.device = device}))
       all.push_back(std::move(test));
   return all;

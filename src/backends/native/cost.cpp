@@ -25,7 +25,7 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
     const int together = (busy + workers.multiprocessors - 1) / workers.multiprocessors;
     work.starts = choice.load.starts * together;
     work.blocks = choice.load.blocks * together * kernel.keys / cost::kUnitKeys;
-    work.launches = choice.load.launches + 1;  // the one that puts parts together
+    work.launches = choice.load.launches + (choice.joins ? 0 : 1);  // that puts parts together
     work.parts = choice.load.parts_of_cta * together;
     work.merges = choice.load.parts / workers.multiprocessors;
     return work;

@@ -75,9 +75,24 @@ Load load_of(const Division& d, int shares, const Workers& w) {
           .parts = static_cast<double>(even ? shares : d.tiles + shares - 1)};
 }
 
-// `step`: of the kernel's own key blocks.
-double steps(const Load& load, double step, const Workers& w) {
-  double all = step * load.blocks + w.start * (load.starts - 1) + w.launch * (load.launches - 1);
+// The same where parts are joined. One launch does all, and a CTA has one share.
+Load joined_load_of(const Division& d, int shares, const Workers& w) {
+  Load load = load_of(d, shares, w);
+  load.launches = 1;
+  load.joined = std::ceil(static_cast<double>(shares) / d.tiles);
+  if (shares % d.tiles == 0) load.joined -= 1;
+  return load;
+}
+
+// `step`: of the kernel's own key blocks; `memory`: for the keys and values to arrive.
+double steps(const Load& load, double step, double memory, const Workers& w) {
+  const bool begins_at_once = w.can_join && (load.parts == 0 || load.joined > 0);
+  double all = std::max(step * load.blocks, memory) +
+               (begins_at_once ? w.join_start : w.start) * (load.starts - 1);
+  if (load.joined > 0) {
+    return all + w.join + w.join_next * (load.joined - 1);
+  }
+  all += w.launch * (load.launches - 1);
   if (load.parts > 0) all += w.combine + w.part_read * load.parts;
   return all;
 }
@@ -98,31 +113,41 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
   }
 
   const double step = static_cast<double>(keys_of_block) * problem.head_dim / (128 * 128);
-  const bool forced = form == kDivided;
+  const bool forced = form == kDivided || form == kJoined;
   const double key_bytes = 2.0 * static_cast<double>(size_of(problem.dtype)) *
                            static_cast<double>(shape.batch * problem.num_kv_heads) *
                            static_cast<double>(shape.max_kv * problem.head_dim);
+  const double memory = key_bytes / w.step_bytes;
   const double most_scratch =
       kMostOfCap * 1024 * 1024 *
       static_cast<double>(
           environment_int("BATTEN_WORKSPACE_MIB", 1, 1 << 20).value_or(kDefaultCap));
   DivisionChoice best = whole;
-  const auto consider = [&](const Division& tiles, int shares, int periods) {
+  const auto consider_one = [&](const Division& tiles, int shares, int periods, bool joins) {
+    if (form == (joins ? kDivided : kJoined)) return;
     const std::int64_t all_units = std::int64_t{tiles.tiles} * tiles.blocks;
     const std::int64_t units = all_units / periods;
     if (units * shares > kMostUnitsTimesShares || all_units > kMostUnits) return;
-    const Load load = load_of(tiles, shares * periods, w);
+    const Load load =
+        joins ? joined_load_of(tiles, shares * periods, w) : load_of(tiles, shares * periods, w);
+    if (joins && (load.joined == 0 || shares * periods > w.ctas)) return;
     const double scratch = load.parts * kTileRows * (problem.head_dim + 1) * sizeof(float);
     if (load.parts > kMostParts || (scratch > most_scratch && !forced)) return;
     const bool first = !best.division.divides();
-    if (steps(load, step, w) >= steps(best.load, step, w) * (first ? kWorthIt : 1) &&
+    if (steps(load, step, memory, w) >=
+            steps(best.load, step, memory, w) * (first ? kWorthIt : 1) &&
         !(forced && first))
       return;
     best.load = load;
+    best.joins = joins;
     best.division = tiles;
     best.division.shares = Divisor(static_cast<std::uint32_t>(shares));
     best.division.units = Divisor(static_cast<std::uint32_t>(units));
     best.division.periods = periods;
+  };
+  const auto consider = [&](const Division& tiles, int shares, int periods) {
+    consider_one(tiles, shares, periods, false);
+    if (w.can_join) consider_one(tiles, shares, periods, true);
   };
   // As many shares as CTAs at a time; or as many for each tile, so that no share has two.
   const auto consider_both = [&](const Division& tiles) {
@@ -150,6 +175,15 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
 std::size_t part_output_bytes(const Division& division, int head_dim) {
   return std::size_t{kTileRows} * static_cast<std::size_t>(division.parts()) *
          static_cast<std::size_t>(head_dim) * sizeof(float);
+}
+
+JoinBytes join_bytes(const Division& division, int head_dim) {
+  const std::size_t rows = std::size_t{kTileRows} * static_cast<std::size_t>(division.all_shares());
+  constexpr std::size_t kThreadsOfRow = 4;  // each has its logarithm
+  constexpr std::size_t kWarpRows = 16;
+  return {.parts = rows * static_cast<std::size_t>(head_dim) * sizeof(float),
+          .logs = rows * kThreadsOfRow * sizeof(float),
+          .states = rows / kWarpRows * sizeof(std::uint64_t)};
 }
 
 std::size_t part_lse_bytes(const Division& division) {

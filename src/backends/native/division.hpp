@@ -19,18 +19,29 @@ struct Workers {
   double launch = 0;        // divided tiles after a launch of whole ones
   double combine = 0;       // a share's first part, and the launch that puts parts together
   double part_read = 0;     // each part of all
-  double cache_bytes = 0;   // keys and values that tiles may read at different times
+  bool can_join =
+      false;  // there is a kernel in which the CTA with a tile's last part adds the others
+  double join_start = 0;   // there, and where tiles are whole: a CTA's next tile or part
+  double join = 0;         // the first part that is added
+  double join_next = 0;    // each further one
+  double cache_bytes = 0;  // keys and values that tiles may read at different times
+  double step_bytes = 0;   // of them that memory brings in a step, to all CTAs together
 };
 
 // From measurements on an H200 (docs/kernels/sm90.md and sm80.md, "Divided tiles").
-constexpr Workers sm90_workers(int multiprocessors) {
+constexpr Workers sm90_workers(int multiprocessors, bool can_join = false) {
   return {.ctas = multiprocessors,
           .multiprocessors = multiprocessors,
           .start = 4.2,
           .launch = 5,
           .combine = 4,
           .part_read = 0.011,
-          .cache_bytes = 40 << 20};
+          .can_join = can_join,
+          .join_start = 0.7,
+          .join = 1.5,
+          .join_next = 1.0,
+          .cache_bytes = 40 << 20,
+          .step_bytes = 5.3e6};
 }
 // A CTA alone waits for its copies; the shorter its steps, the longer.
 constexpr Workers sm80_workers(int multiprocessors, int ctas_of_each, int keys_of_block) {
@@ -44,7 +55,8 @@ constexpr Workers sm80_workers(int multiprocessors, int ctas_of_each, int keys_o
           .combine = 2.2,
           .part_read = 0.0045,
           // Steps are four times as long, and memory as fast.
-          .cache_bytes = 160 << 20};
+          .cache_bytes = 160 << 20,
+          .step_bytes = 23e6};
 }
 
 // What the busiest CTA does, in steps of a key block.
@@ -54,12 +66,14 @@ struct Load {
   double launches = 0;      // of the forward kernel
   double parts_of_cta = 0;  // that it puts aside
   double parts = 0;         // of the whole call; 0: tiles are not divided
+  double joined = 0;  // parts that the busiest CTA adds to its own; 0: another launch does that
 };
 
 // How a dense call without a mask (without_idle_mask()) is divided, with what follows from it.
 struct DivisionChoice {
   Division division;  // divides(): the call is worth it
   Load load;
+  bool joins = false;  // one launch does all
 };
 DivisionChoice choose_division(const Problem& problem, const Shape& shape, const std::string& form,
                                int keys_of_block, const Workers& workers);
@@ -67,5 +81,14 @@ DivisionChoice choose_division(const Problem& problem, const Shape& shape, const
 // Bytes of scratch for the parts' outputs, and for the logarithms of their sums behind them.
 std::size_t part_output_bytes(const Division& division, int head_dim);
 std::size_t part_lse_bytes(const Division& division);
+
+// The same where parts are joined: outputs, logarithms and states of a part for each share.
+struct JoinBytes {
+  std::size_t parts = 0;
+  std::size_t logs = 0;
+  std::size_t states = 0;
+  std::size_t all() const { return parts + logs + states; }
+};
+JoinBytes join_bytes(const Division& division, int head_dim);
 
 }  // namespace batten::impl::native

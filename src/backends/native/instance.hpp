@@ -22,6 +22,7 @@ struct Instance {
   int shared_bytes = 0;
   const void* function = nullptr;
   const void* dealing = nullptr;  // for a Deal, if that takes another function
+  const void* joining = nullptr;  // for a Join; null: there is none
 };
 
 }  // namespace batten::impl::native

@@ -10,6 +10,10 @@ inline constexpr int kTileRows = 1 << kTileRowsLog2;
 // with the entry that closes offsets.
 inline constexpr int kHostNumbers = 2 * (128 + 1);
 
+// What there are kernels for that join parts of tiles.
+inline constexpr int kJoinedHeadDim = 128;
+inline constexpr int kJoinedKeys = 128;
+
 // Samples of different lengths that one launch puts in order.
 inline constexpr int kMostOrdered = 1024;
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 
 #include "backends/native/combine.hpp"
 #include "backends/native/division.hpp"
@@ -86,6 +87,11 @@ float folded(double scale) {
   return scale_log2 == 0 ? std::numeric_limits<float>::denorm_min() : scale_log2;
 }
 
+std::uint64_t new_mark() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32 | random()) & ~std::uint64_t{3};
+}
+
 Steps steps_of(const Layout& layout) {
   return {.sample = layout.batch != 0, .head = layout.head != 0};
 }
@@ -157,8 +163,7 @@ class NativePlan final : public Plan {
         kernel_(kernel_of(target_, problem, shape, options.form)),
         instance_(instance_of(target_, problem, kernel_)),
         online_(options.form == kOnline),
-        division_(
-            choose_division(problem, shape, options.form, kernel_.keys, kernel_.workers).division),
+        choice_(choose_division(problem, shape, options.form, kernel_.keys, kernel_.workers)),
         counts_(next_counts(device.index)),
         // What earlier calls held must not decide how a sample is computed.
         watch_(*counts_.host, /*may_switch=*/!problem.batch_invariant) {
@@ -185,7 +190,12 @@ class NativePlan final : public Plan {
       info_.workspace_size = deal_bytes(samples_of_launch_, kernel_.workers.ctas);
     }
     load_kernel();
-    if (division_.divides()) {
+    if (choice_.joins) {
+      info_.kernel += ", joined tiles";
+      info_.splits = (division_.all_shares() + division_.tiles - 1) / division_.tiles;
+      info_.workspace_size = join_bytes(division_, problem.head_dim).all();
+      mark_ = new_mark();
+    } else if (division_.divides()) {
       info_.kernel += ", divided tiles";
       load_combine(division_, out_dtype());
       info_.splits = (division_.all_shares() + division_.tiles - 1) / division_.tiles;
@@ -208,6 +218,10 @@ class NativePlan final : public Plan {
       a.redone_on_host = device_word(counts_.host->*count);
     }
 
+    if (choice_.joins) {
+      run_joined(a, call.stream, workspace);
+      return;
+    }
     if (division_.divides()) {
       if (division_.whole > 0) launch_tiles(a, division_.whole, call.stream);
       run_divided(a, call.stream, workspace);
@@ -248,6 +262,7 @@ class NativePlan final : public Plan {
   bool is_causal() const { return problem_.mask != Mask::none; }
 
   const void* function() const {
+    if (choice_.joins) return instance_.joining;
     return cached_keys_ > 0 && instance_.dealing != nullptr ? instance_.dealing
                                                             : instance_.function;
   }
@@ -363,11 +378,27 @@ class NativePlan final : public Plan {
                                                   : division_.heads_of_tile << division_.box_log2;
     const int ctas = ctas_for(division_.all_shares());
     const int rounds = (division_.all_shares() + ctas - 1) / ctas;
-    // A share has parts of two tiles, or of as many as it is long.
-    const int parts_of_share =
-        division_.units.value() / (division_.shares.value() * division_.blocks) + 2;
-    launch(a, ctas, rounds * parts_of_share, stream);
+    launch(a, ctas, rounds * parts_of_share(), stream);
     combine(combined, stream);
+  }
+
+  // All in one launch, whose CTAs put the parts of their tiles together themselves.
+  void run_joined(Arguments& a, Stream stream, void* workspace) const {
+    const JoinBytes bytes = join_bytes(division_, problem_.head_dim);
+    auto* const memory = static_cast<std::byte*>(workspace);
+    a.join = {.parts = reinterpret_cast<float*>(memory),
+              .logs = reinterpret_cast<float*>(memory + bytes.parts),
+              .states = reinterpret_cast<std::uint64_t*>(memory + bytes.parts + bytes.logs),
+              .mark = mark_};
+    a.division = division_;
+    a.tiles = division_.whole;
+    const int ctas = division_.whole > 0 ? kernel_.workers.ctas : division_.all_shares();
+    launch(a, ctas, (division_.whole + ctas - 1) / ctas + parts_of_share(), stream);
+  }
+
+  // At most: a share has parts of two tiles, or of as many as it is long.
+  int parts_of_share() const {
+    return division_.units.value() / (division_.shares.value() * division_.blocks) + 2;
   }
 
   // For so many tiles or shares. Hopper's CTAs take several each; of those that share a
@@ -422,7 +453,9 @@ class NativePlan final : public Plan {
   Kernel kernel_;
   Instance instance_;
   bool online_;
-  Division division_;
+  DivisionChoice choice_;
+  const Division& division_ = choice_.division;
+  std::uint64_t mark_ = 0;  // Join's
   std::int32_t row_tiles_ = 0;
   int samples_of_launch_ = 1;     // at most
   int section_heads_ = 1;         // causal

@@ -138,11 +138,12 @@ bool takes_tiles(const Problem& problem, const Shape& shape, int ctas) {
 }
 
 std::vector<std::string> forms() {
-  return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide), kWhole, kDivided};
+  return {kOnline, fmt::format("128x{}", kNarrow), fmt::format("128x{}", kWide), kWhole, kDivided,
+          kJoined};
 }
 
 bool names_tile(const std::string& form) {
-  return !form.empty() && form != kOnline && form != kWhole && form != kDivided;
+  return !form.empty() && form != kOnline && form != kWhole && form != kDivided && form != kJoined;
 }
 
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form) {
@@ -172,13 +173,18 @@ Problem without_idle_mask(const Problem& problem, const Shape& shape) {
   return same;
 }
 
-int block_keys(const Problem& problem, const Shape& shape, const std::string& form) {
+int block_keys(const Problem& problem, const Shape& shape, const std::string& form, int ctas) {
   if (!has_wide(problem)) return narrow(problem);
   if (form == fmt::format("128x{}", kWide)) return kWide;
   if (form == fmt::format("128x{}", kNarrow)) return kNarrow;
+  if (form == kJoined) return kJoinedKeys;
   // The width by the longest sample would make a sample's bits depend on the others.
   if (problem.batch_invariant) return kNarrow;
-  if (shape.max_kv > kMostKeysForFit) return shape.max_kv < kLeastKeysForWide ? kNarrow : kWide;
+  if (shape.max_kv > kMostKeysForFit) {
+    // Few tiles are divided, and what joins parts is narrow.
+    const bool few = shape.batch * tiles_of_sample(problem, shape) <= ctas;
+    return few || shape.max_kv < kLeastKeysForWide ? kNarrow : kWide;
+  }
   return rounded_up(shape.max_kv, kWide) < rounded_up(shape.max_kv, kNarrow) ? kWide : kNarrow;
 }
 

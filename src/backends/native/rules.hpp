@@ -33,7 +33,8 @@ std::optional<std::string> why_not_divided(const Problem& problem, const Shape& 
 std::vector<std::string> forms();
 inline constexpr const char* kOnline = "online";
 inline constexpr const char* kWhole = "whole";
-inline constexpr const char* kDivided = "divided";
+inline constexpr const char* kDivided = "divided";  // and put together by a second launch
+inline constexpr const char* kJoined = "joined";    // and put together by the first
 
 // Whether a form is a tile's, as "128x144".
 bool names_tile(const std::string& form);
@@ -41,8 +42,8 @@ bool names_tile(const std::string& form);
 // Why the sm90 kernels cannot have the form, or nothing.
 std::optional<std::string> why_not_form(const Problem& problem, const std::string& form);
 
-// Keys of a step of the sm90 kernels, for a form or by the shape.
-int block_keys(const Problem& problem, const Shape& shape, const std::string& form);
+// Keys of a step of the sm90 kernels, for a form or by the shape, for so many CTAs at a time.
+int block_keys(const Problem& problem, const Shape& shape, const std::string& form, int ctas);
 
 // Samples of one launch: those whose lengths and offsets fit, and whose tiles have bits of their
 // own in that list, so that no sample is computed differently because of another.

@@ -131,8 +131,10 @@ std::optional<std::string> why_not(const Target& target, const Problem& problem,
 Kernel kernel_of(const Target& target, const Problem& problem, const Shape& shape,
                  const std::string& form) {
   if (target.family == Family::sm90) {
-    return {.keys = block_keys(problem, shape, form),
-            .workers = sm90_workers(target.multiprocessors),
+    const int keys = block_keys(problem, shape, form, target.multiprocessors);
+    const bool can_join = problem.head_dim == kJoinedHeadDim && keys == kJoinedKeys;
+    return {.keys = keys,
+            .workers = sm90_workers(target.multiprocessors, can_join),
             .configuration = {}};
   }
   const sm80::Configuration c = sm80::choose(problem.head_dim, target.shared_bytes);

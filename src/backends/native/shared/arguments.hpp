@@ -49,6 +49,17 @@ struct Deal {
   std::int32_t cached_keys = 0;   // causal: of one head, with their values in the L2 cache
 };
 
+// Where CTAs put parts aside for the CTA that has the tile's last (sm90/join.cuh). All in the
+// workspace; each share puts at most one aside. A thread's values stand as it holds them.
+struct Join {
+  float* parts = nullptr;           // [share, warp, element / 4, lane, 4], divided by their sums
+  float* logs = nullptr;            // [share, warp, lane, 2]: of a thread's two rows, base 2
+  std::uint64_t* states = nullptr;  // [share, warp]
+  // A multiple of 4 that a workspace does not hold by chance: random bits of a plan. What is not
+  // this and one of the states (join.cuh) is something else's. States are erased in the end.
+  std::uint64_t mark = 0;
+};
+
 struct Arguments {
   CUtensorMap q, k, v, out;
 
@@ -83,9 +94,10 @@ struct Arguments {
 
   Deal deal;
 
-  // Tiles that are divided: `output` and `lse` are the workspace then, each part a sample of one
-  // head and kTileRows rows.
+  // Tiles that are divided: unless parts are joined `output` and `lse` are the workspace then, each
+  // part a sample of one head and kTileRows rows.
   Division division;
+  Join join;
 
   float scale_log2 = 0;           // scale * log2(e), never 0
   std::int32_t bottom_right = 0;  // causal: which corner the diagonal ends in

@@ -32,7 +32,8 @@ struct __align__(16) TileRecord {
   std::int32_t blocks = 0;  // of keys; 0: there are no more tiles
   std::int32_t end_of_queries = 0;
   std::int32_t keys = 0;
-  std::int32_t shift = 0;  // causal: row i sees i + 1 + shift keys
+  std::int32_t shift =
+      0;  // causal: row i sees i + 1 + shift keys; where parts are joined: its Role
   std::int32_t round = 0;  // in which the tile was dealt
 };
 

@@ -54,6 +54,7 @@ class Consumer {
   __device__ __forceinline__ void run_online() {
     // The stores of the same rows before must not come later.
     cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>{});
+    if constexpr (P::kJoins) second_pass_ = true;
     TileRecord tile;
     for (;;) {
       fetch_queries();
@@ -68,6 +69,7 @@ class Consumer {
     if (group_ == 0 && thread() == 0 && redone_ > 0 && a_.redone != nullptr) {
       report_redone(a_, redone_);
     }
+    if constexpr (P::kJoins) erase_others();
     // Shared memory must outlive the stores that read it.
     cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>{});
   }
@@ -106,6 +108,9 @@ class Consumer {
     float inverse[2] = {0, 0};  // of the sums; 0: the row's output is 0
     int round = 0;
     bool finite = true;  // the sums
+    // Where parts are joined: the Role, and the logarithms of both rows' sums, base 2.
+    int role = kAlone;
+    float log[2] = {0, 0};
   };
 
   // All keys of the tile have been weighed, the last values may not have arrived.
@@ -118,6 +123,11 @@ class Consumer {
       // Beyond 2^126 the reciprocal would be subnormal.
       if (live) ended.inverse[r] = __fdividef(1, sum);
       ended.finite &= !live || sum < 0x1p126f;
+      if constexpr (P::kJoins) {
+        ended.role = role_;
+        ended.log[r] = live ? reference_[r] + __log2f(sum) : -INFINITY;
+        continue;
+      }
       const int row = place_.row + row_in_tile() + 8 * r;
       if (a_.lse != nullptr && lane() % 4 == 0 && row < place_.end(a_)) {
         *lse_of_row(a_, place_, row) = live ? fmaf(reference_[r], kLn2, __logf(sum)) : -INFINITY;
@@ -209,6 +219,7 @@ class Consumer {
     inner_ = min(first_masked_, blocks_ - 1);
     block_ = 0;
     round_ = tile.round;
+    if constexpr (P::kJoins) role_ = tile.shift;
   }
 
   // ---- products -------------------------------------------------------------------------------
@@ -315,7 +326,13 @@ class Consumer {
     wgmma_wait<0>();
     wgmma_arrived(out_);
     release(shared_.empty_v[stage]);
-    end_tile();
+    bool is_complete = true;
+    if constexpr (P::kJoins) is_complete = join(ended_);
+    if (is_complete) {
+      end_tile();
+    } else {
+      list_ended();
+    }
     flush_store();
   }
 
@@ -370,7 +387,11 @@ class Consumer {
   // Stores the output of the tile before, or puts the tile on the list.
   __device__ __forceinline__ void end_tile() {
     ended_is_pending_ = false;
-    if (store(ended_) || lane() != 0) return;
+    if (!store(ended_)) list_ended();
+  }
+
+  __device__ __forceinline__ void list_ended() {
+    if (lane() != 0) return;
     const int bit = ended_.round >> a_.redo_shift;
     atomicOr(&shared_.redo[bit / 32], 1u << bit % 32);
   }
@@ -499,12 +520,13 @@ class Consumer {
       release(shared_.empty_v[stage]);
     }
     ended_ = end_of_tile();
-    if (P::kDivides && a_.division.divides()) {
+    if (P::kDivides && a_.division.divides() && (!P::kJoins || role_ != kAlone)) {
       // All logits of a part may be -infinity; others of the tile's decide. Its output is 0, or NaN
       // where values are not finite. (With lazy softmax a sum of 0 says nothing yet.)
 #pragma unroll
       for (float& inverse : ended_.inverse) inverse = inverse == INFINITY ? 1 : inverse;
     }
+    if constexpr (P::kJoins) join(ended_);
     store(ended_);
     flush_store();
   }
@@ -543,6 +565,22 @@ class Consumer {
   template <class T>
   __device__ __forceinline__ bool store_direct(const Ended& ended) const;
 
+  // ---- parts that are joined (joined_output.cuh) ------------------------------------------------
+
+  struct BoxRow {
+    Place place;  // of the row itself
+    bool is_real = false;
+  };
+  __device__ __forceinline__ int slot(int share) const;
+  __device__ __forceinline__ bool put_aside(const Ended& ended);
+  __device__ __forceinline__ bool other_is_ready(int share) const;
+  __device__ __forceinline__ bool join(Ended& ended);
+  __device__ __forceinline__ void erase_others() const;
+  __device__ __forceinline__ BoxRow box_row(const Place& place, int row) const;
+  __device__ __forceinline__ bool has_rows(const Place& place) const;
+  __device__ __forceinline__ void store_lse(const Ended& ended) const;
+  __device__ __forceinline__ bool store_boxes(const Ended& ended) const;
+
   using Element = typename P::Element;
   static constexpr float kLn2 = 0.693147181f;
 
@@ -572,6 +610,10 @@ class Consumer {
   int query_stage_ = 0;      // of the last of them
   int asides_ = 0;           // uses of set_aside
   unsigned redone_ = 0;
+  // Where parts are joined.
+  int role_ = kAlone;
+  bool second_pass_ = false;
+  bool is_put_aside_ = false;  // this warp's rows of the part
 
   // The tile before, while its output is still in out_.
   Ended ended_;

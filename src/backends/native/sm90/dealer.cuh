@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/native/shared/deal.cuh"
+#include "backends/native/sm90/join.cuh"
 #include "backends/native/sm90/shared_memory.cuh"
 
 namespace batten::impl::native::sm90 {
@@ -112,7 +113,7 @@ class Pieces {
  private:
   SharedMemory<P>& shared_;
   const Arguments& a_;
-  Schedule<P> schedule_;
+  std::conditional_t<P::kJoins, JoinedSchedule<P>, Schedule<P>> schedule_;
   int& dealt_;
   int round_ = 0;
 };

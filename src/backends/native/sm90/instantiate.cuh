@@ -27,6 +27,9 @@ Instance instance_of(const char* kernel, const char* tile) {
   i.function = reinterpret_cast<const void*>(&forward<P>);
   static_assert(sizeof(SharedMemory<typename P::Dealing>) == sizeof(SharedMemory<P>));
   i.dealing = reinterpret_cast<const void*>(&forward<typename P::Dealing>);
+  if constexpr (P::kHeadDim == kJoinedHeadDim && P::kBlockKeys == kJoinedKeys && !P::kCausal) {
+    i.joining = reinterpret_cast<const void*>(&forward<typename P::Joining>);
+  }
   return i;
 }
 

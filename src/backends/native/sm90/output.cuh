@@ -11,6 +11,11 @@ namespace batten::impl::native::sm90 {
 template <class P>
 __device__ __forceinline__ bool Consumer<P>::store(const Ended& ended) {
   bool finite = ended.finite;
+  if constexpr (P::kJoins) {
+    if (ended.role == kAside) return put_aside(ended);
+    if (a_.division.box_log2 != kTileRowsLog2) return __all_sync(~0u, finite & store_boxes(ended));
+    store_lse(ended);
+  }
   if (a_.output_is_f32 != 0) {
     finite &= store_direct<float>(ended);
   } else if constexpr (!P::kStagesOutput) {

@@ -12,13 +12,21 @@
 
 namespace batten::impl::native::sm90 {
 
-template <class ElementType, int head_dim, int block_keys, bool causal, bool deals = false>
+// How a kernel's CTAs come by what they compute. Each in a kernel of its own, because what stands
+// between tiles slows all others down by percents when it is compiled into them.
+enum class Work {
+  scheduled,  // in rounds, or parts that another launch puts together (schedule.cuh)
+  dealt,      // tiles are taken one by one (dealer.cuh)
+  joined,     // parts, put together by the CTA that has a tile's last (join.cuh)
+};
+
+template <class ElementType, int head_dim, int block_keys, bool causal, Work work = Work::scheduled>
 struct Policy {
   using Element = ElementType;
-  // Whether CTAs take tiles one by one (dealer.cuh): in a kernel of its own, because all others are
-  // 2.5 % slower when it is compiled into them.
-  static constexpr bool kDeals = deals;
-  using Dealing = Policy<ElementType, head_dim, block_keys, causal, true>;
+  static constexpr bool kDeals = work == Work::dealt;
+  static constexpr bool kJoins = work == Work::joined;
+  using Dealing = Policy<ElementType, head_dim, block_keys, causal, Work::dealt>;
+  using Joining = Policy<ElementType, head_dim, block_keys, causal, Work::joined>;
   static constexpr bool kCausal = causal;
   static constexpr int kHeadDim = head_dim;
   static constexpr int kBlockKeys = block_keys;  // keys of one step

@@ -174,6 +174,12 @@ class QueryProducer {
       const Place place = place_of(a_, piece.tile, extent);
       // With a single stage the copy has little time: from the L2 cache it takes half as long.
       if (P::kQueryStages == 1) prefetch(place);
+      if (P::kJoins && piece.part >= 0) {
+        hand_out(
+            {place, extent.blocks, place.row + kTileRows, extent.keys, piece.part, pieces.round()},
+            place);
+        continue;
+      }
       if (P::kDivides && piece.part >= 0) {
         hand_out({{.sample_or_end = piece.part},
                   extent.blocks,

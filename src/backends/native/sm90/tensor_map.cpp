@@ -27,6 +27,10 @@ Encoder encoder() {
   return found;
 }
 
+// A row of a box is 128 bytes. With 256, calls that read their keys once got 3.7 TB/s of HBM
+// instead of 4.1 (H200); others are as fast with either.
+constexpr CUtensorMapL2promotion kPromotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+
 }  // namespace
 
 void load_encoder() { (void)encoder(); }
@@ -51,13 +55,12 @@ CUtensorMap encode(const void* data, const MapShape& shape, const Layout& layout
                              1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result =
-      encoder()(&map,
-                shape.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                4, const_cast<void*>(data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encoder()(&map,
+                                    shape.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                                    4, const_cast<void*>(data), sizes, strides, box, steps,
+                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    kPromotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     fail(ErrorCode::Device, "native: cuTensorMapEncodeTiled failed with CUresult {}",
          static_cast<int>(result));
