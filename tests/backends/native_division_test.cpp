@@ -106,7 +106,7 @@ TEST(NativeDivision, EveryBlockIsInOnePartAndPartsAreInOrder) {
 }
 
 // As the kernel that joins parts goes through its shares (share.hpp).
-TEST(NativeDivision, WhoHasATilesLastPartAddsTheOthersWhichComeFirst) {
+TEST(NativeDivision, WhoHasATilesFirstPartAddsTheOthersWhichComeBefore) {
   for (const Call& c : kCalls) {
     for (const int multiprocessors : {1, 7, 20, 132}) {
       const DivisionChoice choice = choose(c, kJoined, multiprocessors);
@@ -114,35 +114,39 @@ TEST(NativeDivision, WhoHasATilesLastPartAddsTheOthersWhichComeFirst) {
       const Division& d = choice.division;
       ASSERT_LE(d.all_shares(), multiprocessors);
       std::map<int, std::set<int>> aside;  // of a tile: the shares that put a part aside
-      std::map<int, int> last;             // of a tile: the share that adds them
+      std::map<int, int> own;              // of a tile: the share that adds them
       std::map<int, int> blocks;           // of a tile, in all its parts
-      for (int number = 0; number < multiprocessors; ++number) {
+      for (int number = 0; number < d.all_shares(); ++number) {
         Role before = kAlone;
         for (Share share(d, number); !share.is_done();) {
           const SharePiece piece = share.next(d);
           share.pass(piece);
           ASSERT_LT(piece.first, piece.end);
-          EXPECT_NE(before, kLast) << "nothing comes after it";
+          EXPECT_NE(before, kFirst) << "nothing comes after it";
           if (piece.role == kAside) {
             EXPECT_TRUE(before == kAlone) << "at most one, and first";
             aside[piece.tile].insert(number);
           } else {
-            EXPECT_TRUE(last.emplace(piece.tile, number).second);
+            EXPECT_TRUE(own.emplace(piece.tile, number).second);
           }
           EXPECT_EQ(piece.role == kAlone, piece.first == 0 && piece.end == d.blocks);
           blocks[piece.tile] += piece.end - piece.first;
           before = piece.role;
         }
+      }
+      for (int number = 0; number < d.all_shares(); ++number) {
         const Others others = others_of(d, number);
         std::set<int> expected;
         for (int other = others.first; other < others.end; ++other) expected.insert(other);
         std::set<int> found;
-        for (const auto& [tile, share] : last)
+        for (const auto& [tile, share] : own)
           if (share == number && aside.contains(tile)) found = aside[tile];
         EXPECT_EQ(found, expected) << number;
-        EXPECT_LE(others.end, number);
+        if (!expected.empty()) {
+          EXPECT_GT(others.first, number) << "they have CTAs before its own";
+        }
       }
-      EXPECT_EQ(static_cast<int>(last.size()), d.tiles);
+      EXPECT_EQ(static_cast<int>(own.size()), d.tiles);
       for (int tile = 0; tile < d.tiles; ++tile) EXPECT_EQ(blocks[tile], d.blocks);
     }
   }

@@ -19,13 +19,12 @@ struct Workers {
   double launch = 0;        // divided tiles after a launch of whole ones
   double combine = 0;       // a share's first part, and the launch that puts parts together
   double part_read = 0;     // each part of all
-  bool can_join =
-      false;  // there is a kernel in which the CTA with a tile's last part adds the others
-  double join_start = 0;   // there, and where tiles are whole: a CTA's next tile or part
-  double join = 0;         // the first part that is added
-  double join_next = 0;    // each further one
-  double cache_bytes = 0;  // keys and values that tiles may read at different times
-  double step_bytes = 0;   // of them that memory brings in a step, to all CTAs together
+  bool can_join = false;    // a kernel has the CTA with a tile's first part add the others
+  double join_start = 0;    // there, and where tiles are whole: a CTA's next tile or part
+  double join = 0;          // the first part that is added
+  double join_next = 0;     // each further one
+  double cache_bytes = 0;   // keys and values that tiles may read at different times
+  double step_bytes = 0;    // of them that memory brings in a step, to all CTAs together
 };
 
 // From measurements on an H200 (docs/kernels/sm90.md and sm80.md, "Divided tiles").
@@ -38,8 +37,8 @@ constexpr Workers sm90_workers(int multiprocessors, bool can_join = false) {
           .part_read = 0.011,
           .can_join = can_join,
           .join_start = 0.7,
-          .join = 1.5,
-          .join_next = 1.0,
+          .join = 2,
+          .join_next = 1.3,
           .cache_bytes = 40 << 20,
           .step_bytes = 5.3e6};
 }

@@ -9,7 +9,7 @@ namespace batten::impl::native {
 enum Role : int {
   kAlone = 0,  // it is a whole tile
   kAside = 1,  // it is put aside
-  kLast = 2,   // it has the tile's last keys: those put aside are added to it
+  kFirst = 2,  // it has the tile's first keys: those put aside are added to it
 };
 
 // Key blocks of a tile that a share has.
@@ -20,25 +20,28 @@ struct SharePiece {
   Role role = kAlone;
 };
 
-// The pieces of a share, from its end backwards: the part that others wait for comes first, and the
-// one that waits for others last. Those others are shares with lower numbers.
+// The pieces of a share: the part that others wait for comes first, and the one that waits for
+// others last.
 class Share {
  public:
   constexpr Share() = default;
   constexpr Share(const Division& d, int number)
-      : begin_(number < d.all_shares() ? d.begin(number) : 0),
-        end_(number < d.all_shares() ? d.begin(number + 1) : 0) {}
+      : begin_(d.begin(number)), end_(d.begin(number + 1)) {}
+
+  // The CTA has the share with as many after it as CTAs come before it: those whose parts it waits
+  // for are running or done.
+  static constexpr int number_of(const Division& d, int cta) { return d.all_shares() - 1 - cta; }
 
   constexpr bool is_done() const { return begin_ == end_; }
 
   constexpr SharePiece next(const Division& d) const {
-    const int tile = (end_ - 1) / d.blocks;
-    const int before = begin_ - tile * d.blocks;
-    const int first = before > 0 ? before : 0;
-    const int end = end_ - tile * d.blocks;
-    return {tile, first, end, end < d.blocks ? kAside : first > 0 ? kLast : kAlone};
+    const int tile = begin_ / d.blocks;
+    const int first = begin_ - tile * d.blocks;
+    const int left = end_ - tile * d.blocks;
+    const int end = left < d.blocks ? left : d.blocks;
+    return {tile, first, end, first > 0 ? kAside : end < d.blocks ? kFirst : kAlone};
   }
-  constexpr void pass(const SharePiece& piece) { end_ -= piece.end - piece.first; }
+  constexpr void pass(const SharePiece& piece) { begin_ += piece.end - piece.first; }
 
  private:
   // Units that are left.
@@ -46,16 +49,16 @@ class Share {
   int end_ = 0;
 };
 
-// The shares whose parts are added to a share's kLast: from `first` to before `end`.
+// The shares whose parts are added to a share's kFirst: from `first` to before `end`.
 struct Others {
   int first = 0;
   int end = 0;
 };
 constexpr Others others_of(const Division& d, int share) {
-  if (share >= d.all_shares()) return {};
-  const int tile = d.begin(share) / d.blocks;
-  if (d.begin(share + 1) < (tile + 1) * d.blocks) return {};
-  return {d.share_of(tile * d.blocks), share};
+  const int end = d.begin(share + 1);
+  const int tile = (end - 1) / d.blocks;
+  if (d.begin(share) > tile * d.blocks) return {};
+  return {share + 1, d.share_of((tile + 1) * d.blocks - 1) + 1};
 }
 
 }  // namespace batten::impl::native

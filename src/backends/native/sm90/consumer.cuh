@@ -571,6 +571,7 @@ class Consumer {
     Place place;  // of the row itself
     bool is_real = false;
   };
+  __device__ __forceinline__ int share() const;
   __device__ __forceinline__ int slot(int share) const;
   __device__ __forceinline__ bool put_aside(const Ended& ended);
   __device__ __forceinline__ bool other_is_ready(int share) const;

@@ -1,5 +1,5 @@
 // Parts of tiles without a second launch. A CTA first puts aside its part of a tile that it does
-// not end, and computes last the part with a tile's last keys: to this it adds the others, which
+// not begin, and computes last the part with a tile's first keys: to this it adds the others, which
 // CTAs before it have put aside. Nobody waits for a CTA that comes after.
 #pragma once
 
@@ -16,7 +16,7 @@ enum PartState : std::uint64_t {
   kAgain = 2,  // something is not finite: it will be computed again
 };
 
-// The pieces of a CTA: those of its share, and before the one with kLast the whole tiles of its
+// The pieces of a CTA: those of its share, and before the one with kFirst the whole tiles of its
 // rounds. Piece::part is the Role of a share's, and -1 else.
 template <class P>
 class JoinedSchedule {
@@ -28,13 +28,14 @@ class JoinedSchedule {
   __device__ __forceinline__ int round() const { return round_ - 1; }
 
   __device__ __forceinline__ bool next(const Arguments& a, Piece& piece) {
-    if (round_ == 0) share_ = Share(a.division, static_cast<int>(blockIdx.x));
+    const int number = Share::number_of(a.division, static_cast<int>(blockIdx.x));
+    if (round_ == 0 && number >= 0) share_ = Share(a.division, number);
     for (;;) {
       const int round = round_++;
       const int index = tiles_ * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-      SharePiece part{.role = kLast};
+      SharePiece part{.role = kFirst};
       if (!share_.is_done()) part = share_.next(a.division);
-      if (part.role == kLast && index < a.tiles) {
+      if (part.role == kFirst && index < a.tiles) {
         ++tiles_;
         piece.tile = tile_at(a, index);
         piece.extent = extent_of<P>(a, piece.tile);

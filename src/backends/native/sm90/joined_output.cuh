@@ -6,6 +6,12 @@
 
 namespace batten::impl::native::sm90 {
 
+// The CTA's; -1: it has none.
+template <class P>
+__device__ __forceinline__ int Consumer<P>::share() const {
+  return Share::number_of(a_.division, static_cast<int>(blockIdx.x));
+}
+
 // Where a warp puts its rows of a share's part.
 template <class P>
 __device__ __forceinline__ int Consumer<P>::slot(int share) const {
@@ -23,7 +29,7 @@ __device__ __forceinline__ bool Consumer<P>::has_rows(const Place& place) const 
 template <class P>
 __device__ __forceinline__ bool Consumer<P>::put_aside(const Ended& ended) {
   if (is_put_aside_ || !has_rows(ended.place)) return true;
-  const int at = slot(static_cast<int>(blockIdx.x));
+  const int at = slot(share());
   auto* const to = reinterpret_cast<float4*>(a_.join.parts) + at * (P::kOutputs / 4 * 32) + lane();
   float zero = 0;  // NaN once something is not finite
 #pragma unroll
@@ -56,20 +62,20 @@ __device__ __forceinline__ bool Consumer<P>::other_is_ready(int share) const {
   return __any_sync(~0u, is_ready);
 }
 
-// Adds the other parts of the tile, if the piece is its last: out_ becomes the mean of all, weighed
-// by their sums, in the order of the shares. False, to the whole warp, if one of them will be
-// computed again. Nothing is under way.
+// Adds the other parts of the tile, if the piece is its first: out_ becomes the mean of all,
+// weighed by their sums, in the order of the shares. False, to the whole warp, if one of them will
+// be computed again. Nothing is under way.
 template <class P>
 __device__ __forceinline__ bool Consumer<P>::join(Ended& ended) {
-  if (ended.role != kLast || !has_rows(ended.place)) return true;
-  const Others others = others_of(a_.division, static_cast<int>(blockIdx.x));
+  if (ended.role != kFirst || !has_rows(ended.place)) return true;
+  const Others others = others_of(a_.division, share());
 #pragma unroll
   for (int i = 0; i < P::kOutputs; ++i) out_[i] *= ended.inverse[i / 2 % 2];
   float sum[2] = {1, 1};  // times 2^log
 #pragma unroll 1
-  for (int share = others.first; share < others.end; ++share) {
-    if (!other_is_ready(share)) return false;
-    const int at = slot(share);
+  for (int other = others.first; other < others.end; ++other) {
+    if (!other_is_ready(other)) return false;
+    const int at = slot(other);
     const auto* const from =
         reinterpret_cast<const float4*>(a_.join.parts) + at * (P::kOutputs / 4 * 32) + lane();
     const float2 pair = __ldcg(reinterpret_cast<const float2*>(a_.join.logs) + at * 32 + lane());
@@ -114,9 +120,10 @@ __device__ __forceinline__ bool Consumer<P>::join(Ended& ended) {
 // All have been read: to the next launch with this workspace they are not there.
 template <class P>
 __device__ __forceinline__ void Consumer<P>::erase_others() const {
-  const Others others = others_of(a_.division, static_cast<int>(blockIdx.x));
-  for (int share = others.first + lane(); share < others.end; share += 32) {
-    a_.join.states[slot(share)] = 0;
+  if (share() < 0) return;
+  const Others others = others_of(a_.division, share());
+  for (int other = others.first + lane(); other < others.end; other += 32) {
+    a_.join.states[slot(other)] = 0;
   }
 }
 
