@@ -87,6 +87,7 @@ Load joined_load_of(const Division& d, int shares, const Workers& w) {
 // `step`: of the kernel's own key blocks; `memory`: for the keys and values to arrive.
 double steps(const Load& load, double step, double memory, const Workers& w) {
   const bool begins_at_once = w.can_join && (load.parts == 0 || load.joined > 0);
+  if (load.joined > 0) step *= w.join_step;
   double all = std::max(step * load.blocks, memory) +
                (begins_at_once ? w.join_start : w.start) * (load.starts - 1);
   if (load.joined > 0) {

@@ -20,6 +20,7 @@ struct Workers {
   double combine = 0;       // a share's first part, and the launch that puts parts together
   double part_read = 0;     // each part of all
   bool can_join = false;    // a kernel has the CTA with a tile's first part add the others
+  double join_step = 1;     // there: a step
   double join_start = 0;    // there, and where tiles are whole: a CTA's next tile or part
   double join = 0;          // the first part that is added
   double join_next = 0;     // each further one
@@ -36,6 +37,7 @@ constexpr Workers sm90_workers(int multiprocessors, bool can_join = false) {
           .combine = 4,
           .part_read = 0.011,
           .can_join = can_join,
+          .join_step = 1.05,  // the longer parts are, the longer CTAs wait for each other
           .join_start = 0.7,
           .join = 2,
           .join_next = 1.3,
