@@ -274,8 +274,7 @@ Verb add_bench(CLI::App& parent) {
       ->expected(1, -1)
       ->type_name("NAME...");
   app->add_option("--device", o->device_name, kDeviceHelp)->type_name("DEVICE");
-  app->add_option("--threads", o->threads, "CPU threads [BATTEN_NUM_THREADS, else all]")
-      ->type_name("N");
+  add_threads_option(*app, o->threads, kThreadsHelp);
   app->add_flag("--check", o->check,
                 "Compare each output with the float64 reference (sampled rows for large shapes)");
   app->add_option("-o,--output", o->output, "JSON file with all samples")
@@ -293,6 +292,8 @@ Ctrl-C saves what has been measured.)");
   return {app, [app, o](const Console& console) {
             return Bench(*o, command_line(*app), console).run();
           }};
+            if (app->count("--seconds") > 0 && o->scope_name != name_of(Scope::sustained))
+              throw UsageError("--seconds: only --scope sustained has turns of so many seconds");
 }
 
 }  // namespace batten::tools

@@ -117,8 +117,6 @@ CaseResult run_one(const Entry& entry, const Case& one, conformance::Subject& su
 }
 
 int run_verify(const VerifyOptions& options, const Console& console) {
-  if (options.threads < 0)
-    throw UsageError(fmt::format("--threads: {} is less than 1", options.threads));
   const LibraryInfo info = library_info();
   const std::vector<Entry> entries = entries_of(options, info);
   if (!options.json.empty()) prepare_output(options.json);
@@ -181,8 +179,7 @@ Verb add_verify(CLI::App& parent) {
       app->add_flag("--quick", o->quick, "The cases that take seconds (the default)");
   app->add_flag("--full", o->full, "All cases: minutes")->excludes(quick);
   app->add_option("--json", o->json, "Write every case's result to a JSON file")->type_name("FILE");
-  app->add_option("--threads", o->threads, "CPU threads [BATTEN_NUM_THREADS, else all]")
-      ->type_name("N");
+  add_threads_option(*app, o->threads, kThreadsHelp);
   app->footer(R"(
 Examples:
   batten verify

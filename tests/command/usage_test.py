@@ -90,7 +90,11 @@ class Usage(CommandTest):
         self.fails(USAGE, *attend, "--scale", "big", says="--scale")
         self.fails(USAGE, *attend, "--mask", "diagonal", says="--mask: 'diagonal' is none of")
         self.fails(USAGE, *attend, "--causal", "--mask", "causal-top-left", says="--causal is --mask causal")
-        self.fails(USAGE, *attend, "--threads", "-2", says="--threads: -2")
+        self.fails(USAGE, *attend, "--causal", "--mask", "none", says="--causal is --mask causal, not --mask none")
+        self.succeeds(*attend, "--causal", "--mask", "causal")
+        for threads in ("-2", "0", "1000000"):
+            self.fails(USAGE, *attend, "--threads", threads, says=f"--threads: {threads} is not from 1 to 1024")
+        self.succeeds(*attend, "--threads", "1024")
 
     def test_quick_and_full_exclude_each_other(self):
         self.fails(USAGE, "verify", "--quick", "--full", says="--quick")

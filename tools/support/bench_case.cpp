@@ -52,7 +52,6 @@ void check_options(BenchOptions& o) {
   if (o.rounds < 0 || o.rounds > o.repeats)
     usage("--rounds: {} is not from 1 to --repeats ({})", o.rounds, o.repeats);
   if (o.sets < 0) usage("--sets: {} is less than 1", o.sets);
-  if (o.threads < 0) usage("--threads: {} is less than 1", o.threads);
   if (!(o.seconds > 0)) usage("--seconds: {} is not above 0", o.seconds);
   if (o.output.empty()) usage("--output: the path is empty");
   o.dtype = parse_dtype(o.dtype_name);
