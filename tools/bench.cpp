@@ -12,6 +12,7 @@
 
 #include "support/bench_case.hpp"
 #include "support/bench_inputs.hpp"
+#include "support/bench_memory.hpp"
 #include "support/bench_report.hpp"
 #include "support/bench_runner.hpp"
 #include "support/command_line.hpp"
@@ -72,6 +73,7 @@ class Bench {
   int run() {
     const BenchOptions& options = report_.options;
     const std::vector<BenchCase> cases = cases_of(options);
+    check_memory(options, cases, report_.device);
     create_contenders(cases);
     prepare_output(options.output);
     const std::unique_ptr<Timer> timer = make_timer(report_.device);
@@ -290,10 +292,10 @@ Examples:
 
 Ctrl-C saves what has been measured.)");
   return {app, [app, o](const Console& console) {
-            return Bench(*o, command_line(*app), console).run();
-          }};
             if (app->count("--seconds") > 0 && o->scope_name != name_of(Scope::sustained))
               throw UsageError("--seconds: only --scope sustained has turns of so many seconds");
+            return Bench(*o, command_line(*app), console).run();
+          }};
 }
 
 }  // namespace batten::tools
