@@ -214,6 +214,8 @@ def environment(library, command):
         "cpu": platform.processor() or platform.machine(),
         "batten": library.batten_version().decode(),
         "git": os.environ.get("BATTEN_GIT", git.stdout.strip()),
+        "settings": {name: value for name, value in sorted(os.environ.items())
+                     if name.startswith("BATTEN_") and name != "BATTEN_GIT" and value},
         "date": datetime.date.today().isoformat(),
         "command": command,
     }

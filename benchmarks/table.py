@@ -2,6 +2,7 @@
 
     python benchmarks/table.py results/peers.json --against torch:cudnn --of batten:cudnn
 
+Variables under which a file was recorded are named below the table.
 A ratio is the median over interleaved rounds of the other's time by ours, with its 95 % interval; above 1 is faster.
 """
 
@@ -20,17 +21,26 @@ BEST = "best"  # of the peers, in --against
 
 
 def load(paths):
-    """[(shape key, backend, result)], in the files' order; a later file replaces an earlier one's row."""
-    rows = {}
+    """([(shape key, backend, result)], in the files' order, and a line for each file's settings); a later file replaces
+    an earlier one's row."""
+    rows, settings = {}, []
     for path in paths:
         try:
             with open(path, encoding="utf-8") as file:
                 payload = json.load(file)
             for result in payload["results"]:
                 rows.setdefault(tuple(result[k] for k in SHAPE_KEYS), {})[result["backend"]] = result
+            settings += settings_lines(path, payload)
         except (OSError, ValueError, KeyError, TypeError) as failure:
             raise SystemExit(f"table: error: {path}: not a benchmark result ({failure})") from failure
-    return rows
+    return rows, settings
+
+
+def settings_lines(path, payload):
+    """The variables of a file's environment, none of an old file's."""
+    settings = payload.get("environment", {}).get("settings", {})
+    text = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return [f"\n{path}: recorded under {text}."] if text else []
 
 
 def shape_cells(key):
@@ -115,7 +125,7 @@ def main():
                         help=f"only shapes with these values, of {', '.join(SHAPE_KEYS[:6])}")
     parser.add_argument("--short", action="store_true", help="a line for each group of shapes instead of each shape")
     arguments = parser.parse_args()
-    rows = load(arguments.files)
+    rows, settings = load(arguments.files)
     for condition in arguments.where:
         key, _, value = condition.partition("=")
         if key not in SHAPE_KEYS or not value.isdigit():
@@ -125,6 +135,8 @@ def main():
         print(summary(rows, arguments.of, arguments.against))
     else:
         print(table(rows, arguments.of, arguments.against, arguments.columns))
+    for line in settings:
+        print(line)
     return 0
 
 

@@ -38,7 +38,7 @@ struct AttendOptions {
   std::string output;
   std::string backend;
   std::string device;
-  std::string mask = "none";
+  std::string mask;
   std::optional<double> scale;
   std::string compare;
   int threads = 0;
@@ -47,20 +47,12 @@ struct AttendOptions {
   bool verify = false;
 };
 
-Mask mask_of(const AttendOptions& options) {
-  const Mask mask = parse_mask(options.mask);
-  if (!options.causal) return mask;
-  if (mask == Mask::causal_top_left)
-    throw UsageError("--causal is --mask causal; leave it out with --mask causal-top-left");
-  return Mask::causal;
-}
+Mask mask_of(const AttendOptions& options) { return parse_mask(options.mask, options.causal); }
 
 void check_usage(const AttendOptions& options) {
   static_cast<void>(mask_of(options));
   if (options.scale && !std::isfinite(*options.scale))
     throw UsageError(fmt::format("--scale: {} is not a finite number", *options.scale));
-  if (options.threads < 0)
-    throw UsageError(fmt::format("--threads: {} is less than 1", options.threads));
 }
 
 // The results would replace their own inputs.
@@ -298,8 +290,7 @@ Verb add_attend(CLI::App& parent) {
   app->add_flag("--causal", o->causal, "Same as --mask causal");
   app->add_option("--mask", o->mask,
                   "none; causal: query i sees key j if j <= i + Skv - Sq (FlashAttention's rule); "
-                  "causal-top-left: if j <= i (PyTorch's rule)")
-      ->capture_default_str()
+                  "causal-top-left: if j <= i (PyTorch's rule) [none]")
       ->type_name("MASK");
   app->add_option("--scale", o->scale, "Factor of q k' before the softmax [1/sqrt(D)]")
       ->type_name("X");
@@ -312,8 +303,7 @@ Verb add_attend(CLI::App& parent) {
                   "Compare with a recorded output in IN of this name, likewise; --verify shows "
                   "the agreement with `out`, where there is one, in any case")
       ->type_name("TENSOR");
-  app->add_option("--threads", o->threads, "CPU threads [BATTEN_NUM_THREADS, else all]")
-      ->type_name("N");
+  add_threads_option(*app, o->threads, kThreadsHelp);
   app->footer(R"(
 Examples:
   batten attend qkv.safetensors -o out.safetensors

@@ -12,6 +12,7 @@
 
 #include "support/bench_case.hpp"
 #include "support/bench_inputs.hpp"
+#include "support/bench_memory.hpp"
 #include "support/bench_report.hpp"
 #include "support/bench_runner.hpp"
 #include "support/command_line.hpp"
@@ -72,6 +73,7 @@ class Bench {
   int run() {
     const BenchOptions& options = report_.options;
     const std::vector<BenchCase> cases = cases_of(options);
+    check_memory(options, cases, report_.device);
     create_contenders(cases);
     prepare_output(options.output);
     const std::unique_ptr<Timer> timer = make_timer(report_.device);
@@ -274,8 +276,7 @@ Verb add_bench(CLI::App& parent) {
       ->expected(1, -1)
       ->type_name("NAME...");
   app->add_option("--device", o->device_name, kDeviceHelp)->type_name("DEVICE");
-  app->add_option("--threads", o->threads, "CPU threads [BATTEN_NUM_THREADS, else all]")
-      ->type_name("N");
+  add_threads_option(*app, o->threads, kThreadsHelp);
   app->add_flag("--check", o->check,
                 "Compare each output with the float64 reference (sampled rows for large shapes)");
   app->add_option("-o,--output", o->output, "JSON file with all samples")
@@ -291,6 +292,8 @@ Examples:
 
 Ctrl-C saves what has been measured.)");
   return {app, [app, o](const Console& console) {
+            if (app->count("--seconds") > 0 && o->scope_name != name_of(Scope::sustained))
+              throw UsageError("--seconds: only --scope sustained has turns of so many seconds");
             return Bench(*o, command_line(*app), console).run();
           }};
 }

@@ -24,7 +24,7 @@ namespace {
 struct ExplainOptions {
   std::vector<std::string> shapes;
   std::string dtype = "bfloat16";
-  std::string mask = "none";
+  std::string mask;
   bool causal = false;
   bool packed = false;
   std::vector<std::int32_t> q_lengths;
@@ -42,7 +42,7 @@ Problem problem_of(const ExplainOptions& o, const NamedShape& shape) {
           .num_heads = shape.num_heads,
           .num_kv_heads = shape.num_kv_heads,
           .head_dim = shape.head_dim,
-          .mask = o.causal ? Mask::causal : parse_mask(o.mask)};
+          .mask = parse_mask(o.mask, o.causal)};
 }
 
 // Lengths of a sample each; all full where none are given.
@@ -148,11 +148,16 @@ std::string why_text(const Json& candidate, double best_us) {
   return best_us > 0 ? fmt::format("{:.2f}x as long", us / best_us) : "";
 }
 
+// ", causal"
+std::string mask_text(const ExplainOptions& o) {
+  if (o.causal) return ", causal";
+  return o.mask.empty() || o.mask == "none" ? "" : ", " + o.mask;
+}
+
 std::string page(const NamedShape& shape, const ExplainOptions& o, const Json& answer) {
   const Json& card = answer["card"];
   std::string text = fmt::format(
-      "{}, {}{}{} on {}\n", shape.str(), o.dtype,
-      o.causal ? ", causal" : (o.mask == "none" ? "" : ", " + o.mask), o.packed ? ", packed" : "",
+      "{}, {}{}{} on {}\n", shape.str(), o.dtype, mask_text(o), o.packed ? ", packed" : "",
       card.is_null() ? answer.value("device", "")
                      : fmt::format("{}, {} multiprocessors", card.value("name", ""),
                                    card.value("multiprocessors", 0)));
@@ -185,9 +190,7 @@ Device device_of(const ExplainOptions& o) {
 }
 
 int run_explain(const ExplainOptions& o) {
-  if (o.causal && o.mask != "none" && o.mask != "causal")
-    throw UsageError("--causal is --mask causal; give one of them");
-  static_cast<void>(parse_mask(o.mask));
+  static_cast<void>(parse_mask(o.mask, o.causal));
   if (!o.backend.empty()) check_backend_name("--backend", o.backend, library_info());
   std::vector<NamedShape> shapes;
   for (const std::string& text : o.shapes) shapes.push_back(parse_shape("--shape", text));
@@ -219,8 +222,7 @@ Verb add_explain(CLI::App& parent) {
   app->add_option("--dtype", o->dtype, "float16, bfloat16, or float32 (cpu)")
       ->capture_default_str()
       ->type_name("TYPE");
-  app->add_option("--mask", o->mask, "none, causal (bottom-right) or causal-top-left")
-      ->capture_default_str()
+  app->add_option("--mask", o->mask, "none, causal (bottom-right) or causal-top-left [none]")
       ->type_name("MASK");
   app->add_flag("--causal", o->causal, "The same as --mask causal");
   app->add_option("--q-lengths", o->q_lengths, "Queries of each sample, on the host")

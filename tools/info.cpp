@@ -5,12 +5,14 @@
 #include <batten/batten.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "support/console.hpp"
 #include "support/cpu.hpp"
 #include "support/environment.hpp"
 #include "support/exit_code.hpp"
 #include "support/revision.hpp"
+#include "support/settings.hpp"
 #include "support/table.hpp"
 #include "verbs.hpp"
 
@@ -122,16 +124,51 @@ std::string versions_text(const LibraryInfo& info) {
   return text + '\n';
 }
 
+// "" where none is set.
+std::string settings_text(const std::vector<Setting>& settings) {
+  if (settings.empty()) return "";
+  Table table({{"variable"}, {"value"}, {"remark"}});
+  for (const Setting& setting : settings) {
+    table.add({one_line(setting.name),
+               one_line(setting.value),
+               {one_line(setting.problem), Color::yellow}});
+  }
+  return table.str();
+}
+
+Json variables_json(const LibraryInfo& info) {
+  Json all = Json::array();
+  for (const Setting& setting : settings(&info)) {
+    Json entry{{"name", json_of(setting.name)}, {"value", json_of(setting.value)}};
+    if (!setting.problem.empty()) entry["problem"] = json_of(setting.problem);
+    all.push_back(std::move(entry));
+  }
+  return all;
+}
+
+// What a variable holds may be why the library says nothing: then its variables are said all the
+// same.
+LibraryInfo library_info_or_settings(bool json) {
+  try {
+    return library_info();
+  } catch (const Error&) {
+    if (!json) fmt::print("{}", settings_text(settings(nullptr)));
+    throw;
+  }
+}
+
 int run_info(bool json) {
-  const LibraryInfo info = library_info();
+  const LibraryInfo info = library_info_or_settings(json);
   if (json) {
     Json out = info.json;
     out["environment"] = environment_json(info, Device::cpu());
+    out["variables"] = variables_json(info);
     fmt::print("{}\n", out.dump(2));
     return kExitOk;
   }
-  fmt::print("{}\n{}\n{}\n{}", versions_text(info), devices_text(info), backends_text(info),
-             workspace_text(info));
+  const std::string variables = settings_text(settings(&info));
+  fmt::print("{}\n{}\n{}\n{}{}{}", versions_text(info), devices_text(info), backends_text(info),
+             workspace_text(info), variables.empty() ? "" : "\n", variables);
   return kExitOk;
 }
 

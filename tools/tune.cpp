@@ -31,14 +31,24 @@ struct TuneOptions {
   bool json = false;
 };
 
+// The variables that have `native` take other kernels than the card's own.
+constexpr const char* kOtherKernels[] = {"BATTEN_NATIVE_ARCH", "BATTEN_SMEM_LIMIT"};
+
+// What `auto` reads, and the times of whole calls, count as those of the card's own kernels.
+void check_settings(const TuneOptions& o) {
+  if (!o.output.empty() && !o.exhaustive) return;
+  for (const char* const name : kOtherKernels) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    throw UsageError(fmt::format("unset {}: {} would be kept as those of the card's own kernels{}",
+                                 name, o.exhaustive ? "calls" : "constants",
+                                 o.exhaustive ? "" : ", or give -o to keep them elsewhere"));
+  }
+}
+
 // A GPU, or the reason why there is none.
 Device gpu_of(const TuneOptions& o, const LibraryInfo& info) {
-  const char* const family = std::getenv("BATTEN_NATIVE_ARCH");
-  if (o.exhaustive && family != nullptr && *family != '\0') {
-    throw UsageError(
-        "--exhaustive: unset BATTEN_NATIVE_ARCH; calls are kept as those of the card's own "
-        "kernels");
-  }
+  check_settings(o);
   const Device device = o.device.empty() ? Device::cuda(0) : parse_device(o.device);
   if (device.is_cpu())
     throw UsageError("--device: cpu has nothing to tune, auto has one backend there; name a GPU");
@@ -203,6 +213,10 @@ class Tune {
     d.origin.emplace_back("date", utc_time());
     d.origin.emplace_back("command",
                           fmt::format("batten tune{}", o_.exhaustive ? " --exhaustive" : ""));
+    for (const char* name : kOtherKernels) {
+      if (environment["settings"].contains(name))
+        d.origin.emplace_back(name, environment["settings"][name].get<std::string>());
+    }
     for (const char* name : {"batten", "git", "driver", "cuda", "cudnn"}) {
       if (environment[name].is_string())
         d.origin.emplace_back(name, environment[name].get<std::string>());

@@ -43,9 +43,16 @@ struct VerifyOptions {
 struct Entry {
   std::string backend;
   Device device;
-  const Served* served = nullptr;
+  Served served;
   std::vector<Case> cases;
 };
+
+// What the backend must serve. A form may lack a part of it, or all of it on this machine.
+Served served_of(const std::string& backend, const Served& row) {
+  Served served = row;
+  served.may_refuse_anything = row.name != backend;
+  return served;
+}
 
 // The CPU, and the first GPU where there is one.
 std::vector<Device> chosen_devices(const VerifyOptions& options, const LibraryInfo& info) {
@@ -85,7 +92,7 @@ std::vector<Entry> entries_of(const VerifyOptions& options, const LibraryInfo& i
       if (served == nullptr || !served->on(device.type)) continue;
       if (conformance::why_unavailable(backend, device)) continue;
       entries.push_back(
-          {backend, device, served,
+          {backend, device, served_of(backend, *served),
            conformance::cases(options.full ? Set::full : Set::quick, *served, device.type)});
     }
     if (named && entries.size() == before) not_available(backend, devices, info);
@@ -113,12 +120,10 @@ conformance::Oracle oracle_of(const Entry& entry) {
 CaseResult run_one(const Entry& entry, const Case& one, conformance::Subject& subject) {
   const conformance::Oracle oracle = oracle_of(entry);
   conformance::PreparedCase prepared(one, oracle);
-  return conformance::run_case(prepared, subject, entry.served);
+  return conformance::run_case(prepared, subject, &entry.served);
 }
 
 int run_verify(const VerifyOptions& options, const Console& console) {
-  if (options.threads < 0)
-    throw UsageError(fmt::format("--threads: {} is less than 1", options.threads));
   const LibraryInfo info = library_info();
   const std::vector<Entry> entries = entries_of(options, info);
   if (!options.json.empty()) prepare_output(options.json);
@@ -162,7 +167,15 @@ int run_verify(const VerifyOptions& options, const Console& console) {
     console.error("interrupted; the table holds the cases that were run");
     return kExitInterrupted;
   }
-  return failed > 0 ? kExitVerificationFailed : kExitOk;
+  if (failed > 0) return kExitVerificationFailed;
+  for (const VerifySubject& subject : report.subjects) {
+    if (subject.count(conformance::Status::passed) > 0) continue;
+    console.error(
+        fmt::format("{} on {} serves none of the cases, see above; name another --backend",
+                    subject.backend, subject.device.str()));
+    return kExitUnavailable;
+  }
+  return kExitOk;
 }
 
 }  // namespace
@@ -181,8 +194,7 @@ Verb add_verify(CLI::App& parent) {
       app->add_flag("--quick", o->quick, "The cases that take seconds (the default)");
   app->add_flag("--full", o->full, "All cases: minutes")->excludes(quick);
   app->add_option("--json", o->json, "Write every case's result to a JSON file")->type_name("FILE");
-  app->add_option("--threads", o->threads, "CPU threads [BATTEN_NUM_THREADS, else all]")
-      ->type_name("N");
+  add_threads_option(*app, o->threads, kThreadsHelp);
   app->footer(R"(
 Examples:
   batten verify
@@ -190,7 +202,7 @@ Examples:
   batten verify --device cuda:0 --backend cudnn single --json results/verify.json
 
 `reference` is itself proved against a second, independent formulation.
-Exit code 5 if a case fails, 4 if a named backend is not available.)");
+Exit code 5 if a case fails, 4 if a named backend is not available or a form of it serves no case.)");
   return {app, [o](const Console& console) { return run_verify(*o, console); }};
 }
 

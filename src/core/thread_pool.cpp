@@ -17,8 +17,6 @@
 namespace batten::impl {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-
 // Layers of one model follow each other within microseconds: a worker that has just finished looks
 // for the next loop for a while (about 20 us) before it sleeps, because a wake-up costs about as
 // much.

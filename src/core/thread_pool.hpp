@@ -7,6 +7,9 @@
 
 namespace batten::impl {
 
+// Of one loop.
+inline constexpr int kMaxThreads = 1024;
+
 // CPUs in the affinity mask of the calling thread.
 int available_cpus();
 

@@ -124,6 +124,46 @@ TEST_P(NativePacked, GivesTheSameBitsUnderOtherLoad) {
   }
 }
 
+// max_q is an upper bound, and may be far from what samples have. Some have fewer keys than
+// queries, or none: rows that see no key are written, too, and the gap behind the last sample is
+// not.
+TEST_P(NativePacked, ALongMaxQChangesNothing) {
+  const auto [dtype, mask, dim] = GetParam();
+  const char* const form = dim == 256 ? "native" : native_width("native:128x128");
+  Attention attention(problem_, kGpu, {.backend = form});
+  std::vector<std::int32_t> keys{0};
+  const std::size_t samples = offsets_.size() - 2;  // the last two are nobody's
+  for (std::size_t i = 0; i < samples; ++i) {
+    const std::int32_t queries = offsets_[i + 1] - offsets_[i];
+    keys.push_back(keys.back() + (i % 3 == 0 ? 0 : i % 3 == 1 ? queries / 3 : queries));
+  }
+  DeviceTensor offsets_kv(kGpu, DType::i32,
+                          contiguous_layout({static_cast<std::int64_t>(keys.size())}));
+  offsets_kv.upload(keys);
+  DeviceTensor offsets_q(kGpu, DType::i32,
+                         contiguous_layout({static_cast<std::int64_t>(samples) + 1}));
+  offsets_q.upload(std::vector<std::int32_t>(
+      offsets_.begin(), offsets_.begin() + static_cast<std::ptrdiff_t>(samples) + 1));
+  out_->fill_bits(0x7fff);
+  attention.forward_packed(q_->view(), k_->view(), v_->view(), out_->view(),
+                           {.offsets_q = offsets_q.view(),
+                            .offsets_kv = offsets_kv.view(),
+                            .max_q = 2'000'000,
+                            .max_kv = 4000});
+  synchronize(kGpu);
+  const std::vector<std::uint32_t> packed = out_->image();
+  out_->fill_bits(0x7fff);
+  for (std::size_t i = 0; i < samples; ++i) {
+    if (offsets_[i] == offsets_[i + 1]) continue;
+    attention.forward(rows(*q_, kHeads, offsets_[i], offsets_[i + 1]),
+                      rows(*k_, kKvHeads, keys[i], keys[i + 1]),
+                      rows(*v_, kKvHeads, keys[i], keys[i + 1]),
+                      rows(*out_, kHeads, offsets_[i], offsets_[i + 1]));
+  }
+  synchronize(kGpu);
+  EXPECT_TRUE(packed == out_->image());
+}
+
 // As many tiles as all CTAs together can remember: one that has had its share leaves the next tile
 // to another.
 TEST(NativeTakenTiles, AsManyAsOneLaunchTakes) {

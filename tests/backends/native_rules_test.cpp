@@ -2,6 +2,7 @@
 // division that the kernels use.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backends/native/rules.hpp"
@@ -98,6 +99,9 @@ TEST(NativeRules, ALaunchTakesAsManySamplesAsItsParametersHold) {
 TEST(NativeRules, TilesOfDifferentSamplesDoNotShareABit) {
   const Problem problem = problem_of();
   Shape shape = packed_shape();
+  shape.packed = false;
+  shape.offsets_q = shape.offsets_kv = Source::none;
+  shape.kv_lengths = Source::device;
   shape.batch = 1000;
   shape.max_q = 20000;  // 157 x 12 tiles
   const std::int64_t samples = samples_of_launch(problem, shape, 132);
@@ -106,6 +110,92 @@ TEST(NativeRules, TilesOfDifferentSamplesDoNotShareABit) {
   EXPECT_EQ(samples_of_launch(problem, shape, 132), 1);
   shape.max_q = 0;
   EXPECT_EQ(samples_of_launch(problem, shape, 132), 1000);
+}
+
+constexpr int kCtas = 132;
+constexpr std::int64_t kToldApart = std::int64_t{512} * kCtas;
+
+// Tiles that the first samples of a packed call may have, where all rows are `of`'s.
+std::int64_t tiles_with_rows(const Problem& problem, const Shape& of, std::int64_t samples) {
+  const std::int64_t by_max_q = samples * ((of.max_q + 127) / 128);
+  return problem.num_heads * std::min(by_max_q, of.tokens_q / 128 + samples);
+}
+
+TEST(NativeRules, PackedSamplesAreCountedByTheRowsThatThereAre) {
+  const Problem problem = problem_of();
+  Shape shape = packed_shape();
+  shape.batch = 1000;
+  shape.max_q = 20000;      // 35 samples of so many rows
+  shape.tokens_q = 100000;  // 781 tiles of 12 heads, and one more for each sample
+  EXPECT_EQ(samples_of_launch(problem, shape, kCtas), 1000);
+  EXPECT_TRUE(takes_tiles(problem, shape, kCtas));
+  shape.tokens_q = 700000;
+  EXPECT_EQ(samples_of_launch(problem, shape, kCtas), kToldApart / 12 - 700000 / 128);
+  shape.tokens_q = 20'000'000;  // as many as max_q says, for all that is known
+  EXPECT_EQ(samples_of_launch(problem, shape, kCtas), kToldApart / (157 * 12));
+}
+
+TEST(NativeRules, PackedSamplesLongerThanALaunchByMaxQAlone) {
+  Problem problem = problem_of();
+  Shape shape = packed_shape();
+  shape.max_q = 10'000'000;
+  EXPECT_EQ(samples_of_launch(problem, shape, kCtas), 16);
+  EXPECT_TRUE(takes_tiles(problem, shape, kCtas));
+  // The tiles of a sample share bits here or do not: not as its neighbours would have it.
+  problem.batch_invariant = true;
+  EXPECT_EQ(samples_of_launch(problem, shape, kCtas), 1);
+  EXPECT_FALSE(takes_tiles(problem, shape, kCtas));
+  problem.batch_invariant = false;
+  shape.tokens_q = 16 * shape.max_q;
+  EXPECT_EQ(samples_of_launch(problem, shape, kCtas), 1);
+  EXPECT_FALSE(takes_tiles(problem, shape, kCtas));
+}
+
+// The workspace is a plan's, and all of its calls have to do with it.
+void expect_fits(const Problem& problem, const Shape& shape) {
+  const std::int64_t samples = samples_of_launch(problem, shape, kCtas);
+  const bool takes = takes_tiles(problem, shape, kCtas);
+  SCOPED_TRACE(::testing::Message() << "batch " << shape.batch << ", max_q " << shape.max_q
+                                    << ", tokens " << shape.tokens_q << ", samples " << samples);
+  EXPECT_GE(samples, 1);
+  EXPECT_LE(samples, samples_of_launch(problem, plan_key(shape), kCtas));
+  EXPECT_TRUE(!takes || takes_tiles(problem, plan_key(shape), kCtas));
+  // Tiles that are taken fit into the lists of all CTAs. Those that are dealt out in rounds have
+  // bits of their own, or are one sample's.
+  const std::int64_t here = std::min(samples, shape.batch);
+  const std::int64_t in_rounds = here * ((shape.max_q + 127) / 128) * problem.num_heads;
+  const std::int64_t tiles = takes ? tiles_with_rows(problem, shape, here) : in_rounds;
+  EXPECT_TRUE(tiles <= kToldApart || (!takes && here == 1)) << tiles;
+}
+
+TEST(NativeRules, APlanStatesTheMostThatItsCallsTake) {
+  constexpr std::int64_t kTokens[] = {1, 127, 128, 100000, 700000, 5'000'000, 50'000'000};
+  Problem problem = problem_of();
+  Shape shape = packed_shape();
+  for (shape.batch = 1; shape.batch < 10000; shape.batch *= 7) {
+    for (shape.max_q = 1; shape.max_q < 20'000'000; shape.max_q = 2 * shape.max_q + 1) {
+      for (const std::int64_t tokens : kTokens) {
+        for (const Source source : {Source::device, Source::host}) {
+          shape.tokens_q = tokens;
+          shape.offsets_q = shape.offsets_kv = source;
+          problem.batch_invariant = false;
+          expect_fits(problem, shape);
+          problem.batch_invariant = true;
+          expect_fits(problem, shape);
+        }
+      }
+    }
+  }
+}
+
+TEST(NativeRules, TilesWithRows) {
+  const Problem problem = problem_of();
+  Shape shape = packed_shape();
+  shape.tokens_q = 9000;
+  EXPECT_EQ(most_tiles(problem, shape, 16), (9000 / 128 + 16) * 12);
+  shape.max_q = 100;
+  EXPECT_EQ(most_tiles(problem, shape, 16), 16 * 12);
+  EXPECT_EQ(most_tiles(problem, shape_of(1000, 1000), 2), 2 * 8 * problem_of().num_heads);
 }
 
 TEST(NativeRules, LayoutsAndPointersAreNotBakedIn) {

@@ -95,10 +95,29 @@ class Bench(CommandTest):
             (("--causal",), "--causal: --query-length and --kv-length"),
             (("--rounds", "7"), "--rounds: 7"),
             (("--sets", "-1"), "--sets: -1"),
-            (("--seconds", "0"), "--seconds: 0"),
+            (("--seconds", "0", "--scope", "sustained"), "--seconds: 0"),
+            (("--seconds", "1"), "--seconds: only --scope sustained"),
+            (("--threads", "0"), "--threads: 0 is not from 1 to 1024"),
+            (("--threads", "1000000"), "--threads: 1000000 is not from 1 to 1024"),
             (("--backends", "cpu", "cpu"), "named twice"),
         ):
             self.fails(USAGE, "bench", *SMALL, *options, says=says)
+
+    def test_tensors_that_do_not_fit(self):
+        far_too_many = str(2**63 - 1)
+        for options, says in (
+            (("--batch-size", "1", "1000000", "--query-length", "1000000"),
+             ["batch 1000000 q 1000000 kv 32: the tensors need ", "on cpu", "are free", "lower --batch-size"]),
+            (("--batch-size", far_too_many, "--query-length", far_too_many), "lower --batch-size"),
+            (("--sets", "2000000000"), "lower --sets, --batch-size"),
+        ):
+            self.fails(UNAVAILABLE, "bench", *SMALL, *options, says=says)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_settings_are_recorded(self):
+        self.succeeds("bench", *SMALL, env={"BATTEN_WORKSPACE_MIB": "64", "BATTEN_WORKSPACE_MB": "1", "BATTEN_CHECK": ""})
+        self.assertEqual(self.load()["environment"]["settings"],
+                         {"BATTEN_CACHE_DIR": str(self.folder / "cache"), "BATTEN_WORKSPACE_MIB": "64"})
 
     def test_output_that_cannot_be_written(self):
         (self.folder / "file").write_text("old")

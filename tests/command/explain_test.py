@@ -103,6 +103,7 @@ class Mistakes(CommandTest):
         self.fails(USAGE, *H200, "1,1,1,1", "--dtype", "float8", says="--dtype")
         self.fails(USAGE, *H200, "1,1,1,1", "--mask", "window", says="--mask")
         self.fails(USAGE, *H200, "1,1,1,1", "--causal", "--mask", "causal-top-left", says="--causal is --mask causal")
+        self.fails(USAGE, *H200, "1,1,1,1", "--causal", "--mask", "none", says="--causal is --mask causal")
         self.fails(USAGE, *H200, "2,8,8,1", "--kv-lengths", "8", says="--kv-lengths: 1 lengths for 2 samples")
         self.fails(BAD_INPUT, *H200, "2,8,8,1", "--kv-lengths", "8", "9", says="kv_lengths[1] is 9")
         self.fails(USAGE, *H200, "1,1,1,1", "--backend", "cuddn", says="did you mean cudnn?")

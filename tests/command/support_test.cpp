@@ -1,5 +1,5 @@
 // The parts of the command that have rules of their own: percentiles, suggestions, random inputs,
-// the names of processors.
+// the names of processors, free memory.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 #include "half.hpp"
 #include "io/text.hpp"
 #include "support/cpu.hpp"
+#include "support/memory.hpp"
 #include "support/normal.hpp"
 #include "support/statistics.hpp"
 #include "support/suggest.hpp"
@@ -136,6 +137,27 @@ TEST(Cpu, IsUnknownWhereNothingIsSaid) {
     EXPECT_EQ(parse_cpuinfo(text).model, "unknown") << text;
     EXPECT_EQ(parse_cpuinfo(text).simd, "none") << text;
   }
+}
+
+TEST(Memory, OfTheSystem) {
+  EXPECT_EQ(available_in("MemTotal:       64 kB\nMemFree:  1 kB\nMemAvailable:    48 kB\n"),
+            48 * 1024.0);
+  EXPECT_FALSE(available_in("MemTotal: 64 kB\n").has_value());
+  EXPECT_FALSE(available_in("").has_value());
+}
+
+TEST(Memory, OfAControlGroup) {
+  EXPECT_EQ(left_in_group("1000\n", "400\n", "anon 300\ninactive_file 60\nactive_file 5\n"), 660);
+  EXPECT_EQ(left_in_group("1000\n", "400\n", ""), 600);
+  EXPECT_EQ(left_in_group("100\n", "400\n", ""), 0);
+  EXPECT_FALSE(left_in_group("max\n", "400\n", "").has_value());
+  EXPECT_FALSE(left_in_group("", "", "").has_value());
+}
+
+TEST(Memory, AsText) {
+  EXPECT_EQ(bytes_text(1.5 * 1024 * 1024), "1.5 MiB");
+  EXPECT_EQ(bytes_text(20.25 * 1024 * 1024 * 1024), "20.2 GiB");
+  EXPECT_EQ(bytes_text(1e30), "9.31e+20 GiB");
 }
 
 }  // namespace

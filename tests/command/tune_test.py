@@ -18,6 +18,10 @@ class Mistakes(CommandTest):
         self.fails(USAGE, "tune", "--exhuastive", says="did you mean --exhaustive?")
         self.fails(USAGE, "tune", "4,128,4096,12", says="unexpected argument")
         self.fails(USAGE, "tune", "--exhaustive", env={"BATTEN_NATIVE_ARCH": "sm80"}, says="unset BATTEN_NATIVE_ARCH")
+        for variables in ({"BATTEN_NATIVE_ARCH": "sm80"}, {"BATTEN_SMEM_LIMIT": "99"}):
+            (name,) = variables
+            for options in ((), ("--exhaustive",), ("--exhaustive", "-o", "card.json")):
+                self.fails(USAGE, "tune", *options, env=variables, says=[f"unset {name}", "the card's own kernels"])
 
     def test_without_a_gpu(self):
         if self.has_gpu():
@@ -25,6 +29,8 @@ class Mistakes(CommandTest):
         (self.folder / "card.json").write_text("old")
         for options in ((), ("--device", "cuda:0"), ("--exhaustive",), ("-o", "card.json"), ("--json",)):
             self.fails(UNAVAILABLE, "tune", *options, says=["cuda:0", "measures a GPU"])
+        # What goes elsewhere may be of other kernels.
+        self.fails(UNAVAILABLE, "tune", "-o", "card.json", env={"BATTEN_SMEM_LIMIT": "99"}, says="measures a GPU")
 
 
 class OnAGpu(CommandTest):

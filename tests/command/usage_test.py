@@ -90,7 +90,11 @@ class Usage(CommandTest):
         self.fails(USAGE, *attend, "--scale", "big", says="--scale")
         self.fails(USAGE, *attend, "--mask", "diagonal", says="--mask: 'diagonal' is none of")
         self.fails(USAGE, *attend, "--causal", "--mask", "causal-top-left", says="--causal is --mask causal")
-        self.fails(USAGE, *attend, "--threads", "-2", says="--threads: -2")
+        self.fails(USAGE, *attend, "--causal", "--mask", "none", says="--causal is --mask causal, not --mask none")
+        self.succeeds(*attend, "--causal", "--mask", "causal")
+        for threads in ("-2", "0", "1000000"):
+            self.fails(USAGE, *attend, "--threads", threads, says=f"--threads: {threads} is not from 1 to 1024")
+        self.succeeds(*attend, "--threads", "1024")
 
     def test_quick_and_full_exclude_each_other(self):
         self.fails(USAGE, "verify", "--quick", "--full", says="--quick")
@@ -116,6 +120,35 @@ class Info(CommandTest):
         for backend in backends.values():
             for state in backend["devices"]:
                 self.assertTrue(state["available"] or state["reason"], backend)
+
+    def test_variables(self):
+        self.assertNotIn("BATTEN_CHECK", self.succeeds("info").out)
+        set_here = {"BATTEN_CHECK": "maybe", "BATTEN_WORKSPACE_MB": "64", "BATTEN_BACKEND": "cuddn",
+                    "BATTEN_LOG_LEVEL": "debug", "BATTEN_PLAN_CACHE": "no", "BATTEN_CUDNN": ""}
+        info = json.loads(self.batten("info", "--json", env=set_here).out)
+        problems = {v["name"]: v.get("problem", "") for v in info["variables"]}
+        self.assertEqual(set(problems), {*set_here, "BATTEN_CACHE_DIR"} - {"BATTEN_CUDNN"})
+        self.assertIn("did you mean BATTEN_WORKSPACE_MIB?", problems["BATTEN_WORKSPACE_MB"])
+        self.assertIn("did you mean cudnn?", problems["BATTEN_BACKEND"])
+        self.assertIn("expected 1, 0", problems["BATTEN_CHECK"])
+        self.assertIn("expected off", problems["BATTEN_PLAN_CACHE"])
+        self.assertEqual((problems["BATTEN_LOG_LEVEL"], problems["BATTEN_CACHE_DIR"]), ("", ""))
+        self.assertEqual(info["environment"]["settings"]["BATTEN_CHECK"], "maybe")
+        self.assertNotIn("BATTEN_WORKSPACE_MB", info["environment"]["settings"])
+        page = self.batten("info", env=set_here).out
+        self.assertRegex(page, r"BATTEN_CHECK +maybe +not valid: expected 1, 0")
+
+    def test_numbers_in_variables(self):
+        for name, least, most in (("NUM_THREADS", 1, 1024), ("WORKSPACE_MIB", 1, 2**20), ("SMEM_LIMIT", 48, 227)):
+            for value in (least, most):
+                self.assertNotIn("not valid", self.succeeds("info", env={f"BATTEN_{name}": str(value)}).out)
+            for value in (least - 1, most + 1, "1.5", "many"):
+                # Where the library itself asks for the variable, it says the same and fails.
+                result = self.batten("info", env={f"BATTEN_{name}": str(value)})
+                self.assertIn(f"not valid: expected a whole number from {least} to {most}", result.out)
+                self.assertIn(result.code, (OK, BAD_INPUT))
+                if result.code == BAD_INPUT:
+                    self.assertIn(f"expected a whole number from {least} to {most}", result.err)
 
     def test_colour_only_on_terminals_that_want_it(self):
         code, text = self.on_terminal("info")

@@ -7,7 +7,7 @@ import time
 import unittest
 
 import harness
-from harness import BAD_INPUT, INTERRUPTED, CommandTest
+from harness import BAD_INPUT, INTERRUPTED, OK, UNAVAILABLE, USAGE, CommandTest
 
 
 class Verify(CommandTest):
@@ -23,6 +23,23 @@ class Verify(CommandTest):
         self.assertGreater(payload["passed"], 50)
         for case in payload["cases"]:
             self.assertLessEqual({"backend", "device", "name", "status", "reason", "rel_error", "seconds"}, case.keys())
+
+    def test_what_a_form_does_not_serve_is_refused(self):
+        result = self.batten("verify", "--backend", "cpu:bf16dot", "--json", "verify.json", timeout=600)
+        payload = json.loads((self.folder / "verify.json").read_text())
+        self.assertEqual(payload["failed"], 0)
+        self.assertGreater(payload["refused"], 0)
+        self.assertIn("refused cpu:bf16dot (cpu): ", result.out)
+        if payload["passed"] > 0:
+            self.assertEqual((result.code, result.err), (OK, ""), str(result))
+            self.assertIn("form bf16dot serves bfloat16", result.out)
+        else:  # a processor without such an instruction
+            self.assertEqual(result.code, UNAVAILABLE, str(result))
+            self.assertIn("cpu:bf16dot on cpu serves none of the cases", result.err)
+
+    def test_threads(self):
+        for threads in ("0", "-2", "1025", "1000000", "99999999999999", "x"):
+            self.fails(USAGE, "verify", "--threads", threads, says=f"--threads: {threads} is not from 1 to 1024")
 
     def test_json_that_cannot_be_written(self):
         (self.folder / "file").touch()

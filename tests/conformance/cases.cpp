@@ -143,6 +143,7 @@ std::vector<std::string> features(const Case& one) {
 }
 
 std::optional<std::string> may_refuse(const Served& served, const Case& one) {
+  if (served.may_refuse_anything) return "a form may serve less than its backend";
   const Problem& p = one.problem;
   const auto unlisted = [](std::string what) { return what + " is not in its row of served.json"; };
   if (!lists(served.dtypes, p.dtype)) return unlisted(name_of(p.dtype));

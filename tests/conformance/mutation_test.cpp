@@ -149,5 +149,21 @@ TEST(Bounds, SampledRowsSeeASkippedTile) {
   EXPECT_TRUE(run_case(sampled, bad).failed_by(Check::row));
 }
 
+// A backend must serve what its row lists; a form of it may serve less.
+TEST(Refusals, AreFailuresOfBackendsAndNotOfForms) {
+  Case one;
+  one.name = "refusals/float16";
+  one.problem = {.dtype = f16, .num_heads = 2, .head_dim = 64};
+  one.batch = one.q = one.kv = 1;
+  Served row = *find_served("cpu");
+  BackendSubject subject("cpu:bf16dot", Device::cpu());  // which does not serve float16
+  PreparedCase prepared(one, {.device = Device::cpu()});
+  EXPECT_TRUE(run_case(prepared, subject, &row).failed_by(Check::refusal));
+  row.may_refuse_anything = true;
+  const CaseResult result = run_case(prepared, subject, &row);
+  EXPECT_EQ(result.status, Status::refused) << result.str();
+  EXPECT_NE(result.reason.find("bf16dot"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace batten::conformance

@@ -25,6 +25,7 @@ struct Served {
   bool ragged = false;
   std::vector<bool> lse;
   std::map<std::string, std::string> may_refuse;  // feature, and the limitation behind it
+  bool may_refuse_anything = false;  // not in the file: of forms that serve less than the backend
 
   bool on(DeviceType device) const;
 };

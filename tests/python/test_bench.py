@@ -412,3 +412,36 @@ def test_joins_the_projects_table(tmp_path):
         env={**os.environ, "PYTHONPATH": str(table.parent)},
     )
     assert "| 1 | 8 | 16 | 4/2 | full |" in done.stdout and "geometric mean" in done.stdout
+    assert "recorded under" not in done.stdout
+
+
+def test_the_projects_table_names_settings(tmp_path):
+    case = {
+        "batch_size": 1,
+        "query_length": 8,
+        "kv_length": 16,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_size": 8,
+        "dtype": "float32",
+        "causal": False,
+        "backend": "cpu",
+        "median_ms": 1.0,
+        "samples_ms": [1.0],
+    }
+    payload = {
+        "environment": {"settings": {"BATTEN_NUM_THREADS": "2", "BATTEN_CHECK": "1"}},
+        "results": [case],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(payload))
+    (tmp_path / "b.json").write_text(json.dumps({"environment": {}, "results": [case]}))
+    table = Path(__file__).parents[2] / "benchmarks" / "table.py"
+    done = subprocess.run(
+        [sys.executable, str(table), "a.json", "b.json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert "a.json: recorded under BATTEN_NUM_THREADS=2, BATTEN_CHECK=1.\n" in done.stdout
+    assert "b.json" not in done.stdout

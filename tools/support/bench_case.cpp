@@ -52,7 +52,6 @@ void check_options(BenchOptions& o) {
   if (o.rounds < 0 || o.rounds > o.repeats)
     usage("--rounds: {} is not from 1 to --repeats ({})", o.rounds, o.repeats);
   if (o.sets < 0) usage("--sets: {} is less than 1", o.sets);
-  if (o.threads < 0) usage("--threads: {} is less than 1", o.threads);
   if (!(o.seconds > 0)) usage("--seconds: {} is not above 0", o.seconds);
   if (o.output.empty()) usage("--output: the path is empty");
   o.dtype = parse_dtype(o.dtype_name);
@@ -89,10 +88,14 @@ double flops_of(const BenchOptions& options, const BenchCase& shape) {
   return options.causal ? full / 2 : full;
 }
 
-std::size_t bytes_of(const BenchOptions& options, const BenchCase& shape) {
-  const std::int64_t rows =
-      2 * shape.batch * (shape.q * options.num_heads + shape.kv * options.num_kv_heads);
-  return static_cast<std::size_t>(rows * options.head_size) * size_of(options.dtype);
+double elements_of(const BenchOptions& options, std::int64_t batch, std::int64_t rows, int heads) {
+  return static_cast<double>(batch) * static_cast<double>(rows) * heads * options.head_size;
+}
+
+double bytes_of(const BenchOptions& options, const BenchCase& shape) {
+  const double elements = elements_of(options, shape.batch, shape.q, options.num_heads) +
+                          elements_of(options, shape.batch, shape.kv, options.num_kv_heads);
+  return 2 * elements * static_cast<double>(size_of(options.dtype));
 }
 
 }  // namespace batten::tools

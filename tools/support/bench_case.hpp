@@ -69,7 +69,9 @@ std::vector<BenchCase> cases_of(const BenchOptions& options);
 // 4·B·Sq·Skv·Hq·D, halved for causal (whose cases are square).
 double flops_of(const BenchOptions& options, const BenchCase& shape);
 
-// Bytes of one input set: q, k, v and the output.
-std::size_t bytes_of(const BenchOptions& options, const BenchCase& shape);
+// Elements of a tensor, and bytes of one input set: q, k, v and the output. Whatever was asked for
+// can be counted in them.
+double elements_of(const BenchOptions& options, std::int64_t batch, std::int64_t rows, int heads);
+double bytes_of(const BenchOptions& options, const BenchCase& shape);
 
 }  // namespace batten::tools

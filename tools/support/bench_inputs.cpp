@@ -1,6 +1,7 @@
 #include "support/bench_inputs.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "half.hpp"
@@ -18,14 +19,15 @@ constexpr std::size_t kMaxGpuSets = 64;
 constexpr std::size_t kMaxCpuSets =
     8;  // caches of many MiB meet small shapes; bounded by set-up time
 
+}  // namespace
+
 std::size_t number_of_sets(const BenchOptions& options, const BenchCase& shape, Device device) {
   if (options.sets > 0) return static_cast<std::size_t>(options.sets);
-  const std::size_t bytes = std::max<std::size_t>(bytes_of(options, shape), 1);
-  const std::size_t wanted = (kCacheMultiple * cache_bytes(device) + bytes - 1) / bytes;
-  return std::clamp<std::size_t>(wanted, 1, device.is_cpu() ? kMaxCpuSets : kMaxGpuSets);
+  const double exceeded = static_cast<double>(kCacheMultiple * cache_bytes(device));
+  const double most = device.is_cpu() ? kMaxCpuSets : kMaxGpuSets;
+  return static_cast<std::size_t>(
+      std::clamp(std::ceil(exceeded / bytes_of(options, shape)), 1.0, most));
 }
-
-}  // namespace
 
 BenchInputs::BenchInputs(const BenchOptions& options, const BenchCase& shape, Device device,
                          std::uint64_t seed)

@@ -17,6 +17,9 @@ inline CallOptions bench_call(void* stream) {
   return {.padding_is_finite = true, .stream = stream};
 }
 
+// The sets that a case has: those asked for, or as many as exceed the device's cache.
+std::size_t number_of_sets(const BenchOptions& options, const BenchCase& shape, Device device);
+
 // Several sets of fresh normal inputs, each with its own output. Calls take the sets in turn, so
 // that no call finds its inputs in the device's cache.
 class BenchInputs {

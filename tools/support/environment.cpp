@@ -10,6 +10,7 @@
 #include "support/cpu.hpp"
 #include "support/nvml.hpp"
 #include "support/revision.hpp"
+#include "support/settings.hpp"
 
 namespace batten::tools {
 namespace {
@@ -110,6 +111,7 @@ Json environment_json(const LibraryInfo& info, Device device) {
   environment["simd"] = cpu.simd;
   environment["batten"] = batten_version();
   environment["git"] = git_revision();
+  environment["settings"] = settings_json();
   return environment;
 }
 

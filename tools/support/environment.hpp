@@ -48,8 +48,9 @@ std::string cuda_version_text(int version);
 // NVIDIA's driver version, "580.159.04"; "" where there is none.
 std::string driver_version();
 
-// {gpu, compute_capability, driver, cuda, cudnn, cpu, cores, simd, batten, git}; null where there
-// is none. The GPU is `device`, or the first one for the CPU.
+// {gpu, compute_capability, driver, cuda, cudnn, cpu, cores, simd, batten, git, settings}; null
+// where there is none; `settings` is settings_json(). The GPU is `device`, or the first one for the
+// CPU.
 Json environment_json(const LibraryInfo& info, Device device);
 
 // The time now, "2026-11-30T06:34:00Z".

@@ -8,6 +8,7 @@
 #include <array>
 
 #include "core/cuda_graph.hpp"
+#include "support/memory.hpp"
 
 namespace batten::tools {
 namespace {
@@ -75,6 +76,14 @@ class GpuTimer final : public Timer {
 };
 
 }  // namespace
+
+std::size_t gpu_free_bytes(int index) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaSetDevice(index), "cudaSetDevice");
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
 
 std::unique_ptr<Timer> make_gpu_timer(int index) { return std::make_unique<GpuTimer>(index); }
 

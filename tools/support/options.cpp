@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "core/error.hpp"
+#include "core/thread_pool.hpp"
 #include "support/exit_code.hpp"
 #include "support/suggest.hpp"
 
@@ -46,6 +47,27 @@ Mask parse_mask(const std::string& text) {
   if (text == "causal") return Mask::causal;
   if (text == "causal-top-left") return Mask::causal_top_left;
   throw UsageError(fmt::format("--mask: '{}' is none of none, causal, causal-top-left", text));
+}
+
+Mask parse_mask(const std::string& text, bool causal) {
+  const Mask mask = text.empty() ? Mask::none : parse_mask(text);
+  if (!causal) return mask;
+  if (!text.empty() && mask != Mask::causal)
+    throw UsageError(
+        fmt::format("--causal is --mask causal, not --mask {}; give one of them", text));
+  return Mask::causal;
+}
+
+void add_threads_option(CLI::App& app, int& threads, const std::string& help) {
+  const auto check = [](const std::string& text) -> std::string {
+    int count = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, count);
+    const bool good =
+        error == std::errc() && rest == end && count >= 1 && count <= impl::kMaxThreads;
+    return good ? "" : fmt::format("{} is not from 1 to {}", text, impl::kMaxThreads);
+  };
+  app.add_option("--threads", threads, help)->type_name("N")->check(CLI::Validator(check, ""));
 }
 
 std::string backend_name(const std::string& backend) {

@@ -1,6 +1,7 @@
 // Values that several verbs take on the command line. All throw UsageError naming the option.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <batten/types.hpp>
 #include <string>
 
@@ -19,6 +20,14 @@ DType parse_dtype(const std::string& text);
 
 // "none", "causal" (bottom-right) or "causal-top-left".
 Mask parse_mask(const std::string& text);
+
+// Of --mask, "" where it is not given, and --causal, which is another name for one of its values:
+// throws where they contradict each other.
+Mask parse_mask(const std::string& text, bool causal);
+
+// Adds --threads: 1 to as many as a call may have; 0 stays where it is not given.
+void add_threads_option(CLI::App& app, int& threads, const std::string& help);
+inline constexpr const char* kThreadsHelp = "CPU threads [BATTEN_NUM_THREADS, else all]";
 
 // "cudnn" of "cudnn:packed".
 std::string backend_name(const std::string& backend);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "support/table.hpp"
 
@@ -100,6 +102,21 @@ std::string failures_text(const VerifyReport& report) {
   return text;
 }
 
+// Why forms refuse cases, each reason once: without it nobody sees what was not proved.
+std::string refusals_text(const VerifyReport& report) {
+  std::string text;
+  for (const VerifySubject& subject : report.subjects) {
+    if (subject.backend.find(':') == std::string::npos) continue;
+    std::map<std::string, std::size_t> reasons;
+    for (const CaseResult& result : subject.results) {
+      if (result.status == Status::refused) ++reasons[result.reason];
+    }
+    for (const auto& [reason, count] : reasons)
+      text += fmt::format("refused {}: {} cases: {}\n", title_of(subject), count, one_line(reason));
+  }
+  return text;
+}
+
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 Json case_json(const VerifySubject& subject, const CaseResult& result) {
@@ -121,16 +138,18 @@ Json case_json(const VerifySubject& subject, const CaseResult& result) {
 
 }  // namespace
 
+std::size_t VerifySubject::count(Status status) const {
+  return static_cast<std::size_t>(std::ranges::count(results, status, &CaseResult::status));
+}
+
 std::size_t VerifyReport::count(Status status) const {
   std::size_t n = 0;
-  for (const VerifySubject& subject : subjects) {
-    for (const CaseResult& result : subject.results) n += result.status == status ? 1 : 0;
-  }
+  for (const VerifySubject& subject : subjects) n += subject.count(status);
   return n;
 }
 
 std::string verify_text(const VerifyReport& report) {
-  const std::string failures = failures_text(report);
+  const std::string failures = refusals_text(report) + failures_text(report);
   return fmt::format(
       "{}{}{}\nverify {}: {} passed, {} failed, {} refused, {} skipped in {:.1f} s{}\n",
       table_text(report), failures.empty() ? "" : "\n", failures, report.set,

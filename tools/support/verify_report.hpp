@@ -15,6 +15,8 @@ struct VerifySubject {
   std::string backend;
   Device device;
   std::vector<conformance::CaseResult> results;
+
+  std::size_t count(conformance::Status status) const;
 };
 
 struct VerifyReport {
@@ -28,7 +30,8 @@ struct VerifyReport {
   std::size_t count(conformance::Status status) const;
 };
 
-// Groups by backends, then the failed cases with their reasons, then a summary line.
+// Groups by backends, then why forms refuse cases, the failed cases with their reasons, and a
+// summary line.
 std::string verify_text(const VerifyReport& report);
 
 Json verify_json(const VerifyReport& report);

@@ -73,14 +73,13 @@ void add_device_options(CLI::App& app, DeviceOptions& o) {
                  "bfloat16, float16 or float32 (the CPU; on a GPU with --backend reference) "
                  "[bfloat16 on a GPU, float32 on the CPU]")
       ->type_name("TYPE");
-  app.add_option("--threads", o.threads, "CPU threads [all]")->type_name("N");
+  add_threads_option(app, o.threads, "CPU threads [all]");
   app.add_flag("--tune-linears", o.tune_linears,
                "Measure the kernels that cuBLASLt proposes for each product and take the fastest; "
                "another run may take another one, and give other bits");
 }
 
 WanDevice open_device(const DeviceOptions& o, const std::string& backend, const LibraryInfo& info) {
-  if (o.threads < 0) throw UsageError(fmt::format("--threads: {} is less than 1", o.threads));
   // Without --device: a GPU, where there is one that the backend runs on.
   const DType asked = o.dtype.empty() ? DType::none : parse_dtype(o.dtype);
   WanDevice d;

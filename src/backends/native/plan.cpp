@@ -189,7 +189,8 @@ class NativePlan final : public Plan {
       load_order();
       info_.workspace_size = deal_bytes(samples_of_launch_, kernel_.workers.ctas);
     }
-    load_kernel();
+    load_kernel(choice_.joins ? instance_.joining : instance_.function);
+    if (deals() && instance_.dealing != nullptr) load_kernel(instance_.dealing);
     if (choice_.joins) {
       info_.kernel += ", joined tiles";
       info_.splits = (division_.all_shares() + division_.tiles - 1) / division_.tiles;
@@ -206,7 +207,7 @@ class NativePlan final : public Plan {
 
   void run(const Shape& shape, const Call& call, void* workspace) const override {
     const std::int64_t tiles = division_.divides() ? division_.whole + division_.parts()
-                                                   : shape.batch * problem_.num_heads * row_tiles_;
+                                                   : most_tiles(problem_, shape, shape.batch);
     // No sample may have a query, or none has.
     if (tiles == 0 || (shape.packed && shape.tokens_q == 0)) return;
     Arguments a = arguments_of(shape, call);
@@ -227,8 +228,10 @@ class NativePlan final : public Plan {
       run_divided(a, call.stream, workspace);
       return;
     }
-    // Fewer than samples_of_launch_ where offsets are on the host: they are not in a plan's key.
+    // Offsets and a packed call's rows are not in a plan's key: samples may be fewer than
+    // samples_of_launch_, and tiles too many to be taken.
     const std::int64_t step = samples_of_launch(problem_, shape, kernel_.workers.ctas);
+    const bool takes = deals() && takes_tiles(problem_, shape, kernel_.workers.ctas);
     for (std::int64_t first = 0; first < shape.batch; first += step) {
       const std::int64_t samples = std::min(step, shape.batch - first);
       a.first_sample = static_cast<std::int32_t>(first);
@@ -247,11 +250,12 @@ class NativePlan final : public Plan {
       a.kv_lengths = place(shape.kv_lengths, call.kv_lengths, samples);
       a.offsets_q = place(shape.offsets_q, call.offsets_q, samples + 1);
       a.offsets_kv = place(shape.offsets_kv, call.offsets_kv, samples + 1);
-      if (cached_keys_ > 0) {
+      if (takes) {
         a.deal = deal_in(workspace, static_cast<int>(samples), cached_keys_);
         order_samples(a, target_.overlaps_launches(), call.stream);
       }
-      launch_samples(a, static_cast<int>(samples), call.stream);
+      launch_samples(a, static_cast<int>(samples), most_tiles(problem_, shape, samples),
+                     call.stream);
     }
   }
 
@@ -261,16 +265,18 @@ class NativePlan final : public Plan {
   bool uses_maps() const { return instance_.columns > 0; }
   bool is_causal() const { return problem_.mask != Mask::none; }
 
-  const void* function() const {
+  // Whether a call's tiles may be taken one by one.
+  bool deals() const { return cached_keys_ > 0; }
+
+  const void* function_of(const Arguments& a) const {
     if (choice_.joins) return instance_.joining;
-    return cached_keys_ > 0 && instance_.dealing != nullptr ? instance_.dealing
-                                                            : instance_.function;
+    return a.deal.samples != nullptr && instance_.dealing != nullptr ? instance_.dealing
+                                                                     : instance_.function;
   }
 
-  void load_kernel() const {
+  void load_kernel(const void* function) const {
     const auto set = [&](cudaFuncAttribute attribute, int value) {
-      check_cuda(cudaFuncSetAttribute(function(), attribute, value),
-                 "native: cudaFuncSetAttribute");
+      check_cuda(cudaFuncSetAttribute(function, attribute, value), "native: cudaFuncSetAttribute");
     };
     set(cudaFuncAttributeMaxDynamicSharedMemorySize, instance_.shared_bytes);
     // As many CTAs share a multiprocessor as its memory has room for.
@@ -407,21 +413,15 @@ class NativePlan final : public Plan {
     return uses_maps() ? std::min(count, kernel_.workers.ctas) : count;
   }
 
-  // Of packed samples that are dealt out in order, which have no more rows than their tensor.
-  int most_tiles(const Arguments& a) const {
-    if (a.deal.samples == nullptr || a.packed == 0) return a.tiles;
-    const std::int64_t row_tiles = std::int64_t{a.rows_q} / instance_.rows + a.deal.count;
-    return static_cast<int>(std::min<std::int64_t>(a.tiles, row_tiles * a.num_heads));
-  }
-
   // The first so many tiles.
   void launch_tiles(Arguments& a, int tiles, Stream stream) const {
     a.tiles = tiles;
-    const int ctas = ctas_for(most_tiles(a));
-    launch(a, ctas, (a.tiles + ctas - 1) / ctas, stream);
+    const int ctas = ctas_for(tiles);
+    launch(a, ctas, (tiles + ctas - 1) / ctas, stream);
   }
 
-  void launch_samples(Arguments& a, int samples, Stream stream) const {
+  // `most`: of their tiles, those that have rows.
+  void launch_samples(Arguments& a, int samples, std::int64_t most, Stream stream) const {
     const int heads = samples * problem_.num_heads;
     a.tiles = heads * a.row_tiles;
     if (is_causal()) {
@@ -432,14 +432,18 @@ class NativePlan final : public Plan {
       a.heads_of_last =
           Divisor(static_cast<std::uint32_t>(heads - a.last_section * a.section_heads));
     }
-    launch_tiles(a, a.tiles, stream);
+    if (a.deal.samples != nullptr) {
+      launch(a, ctas_for(static_cast<int>(most)), /*rounds=*/1, stream);
+    } else {
+      launch_tiles(a, a.tiles, stream);
+    }
   }
 
-  // `rounds`: tiles or parts of a CTA, at most.
+  // `rounds`: tiles or parts of a CTA, at most, where they are not taken one by one.
   void launch(Arguments& a, int ctas, int rounds, Stream stream) const {
     a.redo_shift = 0;
     while (a.deal.samples == nullptr && (rounds - 1) >> a.redo_shift >= kRedoBits) ++a.redo_shift;
-    native::launch(function(),
+    native::launch(function_of(a),
                    {.ctas = ctas,
                     .threads = instance_.threads,
                     .shared_bytes = instance_.shared_bytes,
@@ -459,7 +463,7 @@ class NativePlan final : public Plan {
   std::int32_t row_tiles_ = 0;
   int samples_of_launch_ = 1;     // at most
   int section_heads_ = 1;         // causal
-  std::int32_t cached_keys_ = 0;  // Deal's; 0: tiles are dealt out in rounds
+  std::int32_t cached_keys_ = 0;  // Deal's; 0: tiles are always dealt out in rounds
   const Counts counts_;
   mutable RedoWatch watch_;
   mutable MapCache maps_;

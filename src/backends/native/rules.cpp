@@ -28,8 +28,18 @@ std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 
 int narrow(const Problem& problem) { return problem.head_dim <= 128 ? kNarrow : kNarrowest; }
 
 // At most.
-std::int64_t tiles_of_sample(const Problem& problem, const Shape& shape) {
-  return rounded_up(shape.max_q, kTileRows) / kTileRows * problem.num_heads;
+std::int64_t row_tiles(const Shape& shape) {
+  return rounded_up(shape.max_q, kTileRows) / kTileRows;
+}
+
+// Tiles whose redone ones a launch tells apart.
+std::int64_t told_apart(int ctas) { return std::int64_t{kRedoBits} * ctas; }
+
+// Whether the tiles that are taken one by one are counted by the rows that there are, and not by
+// max_q. Not where that would let a sample's neighbours decide whether its tiles are told apart.
+bool counts_rows(const Problem& problem, const Shape& shape, int ctas) {
+  const bool always_apart = row_tiles(shape) * problem.num_heads <= told_apart(ctas);
+  return shape.packed && (always_apart || !problem.batch_invariant);
 }
 
 bool may_differ_in_length(const Shape& shape) {
@@ -75,8 +85,7 @@ std::optional<std::string> why_not_counts(const Problem& problem, const Shape& s
     return fmt::format("its rows are counted in 31 bits, not {}",
                        std::max(shape.max_q, shape.max_kv));
   }
-  if (rounded_up(shape.max_q, kTileRows) / kTileRows * shape.batch * problem.num_heads >=
-      kTileLimit) {
+  if (row_tiles(shape) * shape.batch * problem.num_heads >= kTileLimit) {
     return "its tiles are counted in 30 bits";
   }
   return std::nullopt;
@@ -125,16 +134,29 @@ std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int c
       std::array{shape.q_lengths, shape.kv_lengths, shape.offsets_q, shape.offsets_kv},
       Source::host);
   if (arrays > 0) samples = std::min(samples, kHostNumbers / arrays - 1);
-  const std::int64_t tiles = tiles_of_sample(problem, shape);
-  if (tiles > 0) samples = std::min(samples, std::int64_t{kRedoBits} * ctas / tiles);
+  const std::int64_t tiles = row_tiles(shape) * problem.num_heads;
+  std::int64_t fitting = tiles > 0 ? told_apart(ctas) / tiles : samples;
+  if (counts_rows(problem, shape, ctas)) {  // as most_tiles() does
+    fitting = std::max(fitting, told_apart(ctas) / problem.num_heads - shape.tokens_q / kTileRows);
+  }
+  samples = std::min(samples, fitting);
   if (may_differ_in_length(shape)) samples = std::min<std::int64_t>(samples, kMostOrdered);
   return std::max<std::int64_t>(samples, 1);
 }
 
+std::int64_t most_tiles(const Problem& problem, const Shape& shape, std::int64_t samples) {
+  std::int64_t rows = samples * row_tiles(shape);
+  // Each sample has a tile that is not full, at most.
+  if (shape.packed) rows = std::min(rows, shape.tokens_q / kTileRows + samples);
+  return rows * problem.num_heads;
+}
+
 bool takes_tiles(const Problem& problem, const Shape& shape, int ctas) {
   const std::int64_t samples = std::min(shape.batch, samples_of_launch(problem, shape, ctas));
-  const std::int64_t tiles = samples * tiles_of_sample(problem, shape);
-  return may_differ_in_length(shape) && tiles > ctas && tiles <= std::int64_t{kRedoBits} * ctas;
+  const std::int64_t in_rounds = samples * row_tiles(shape) * problem.num_heads;
+  const std::int64_t taken =
+      counts_rows(problem, shape, ctas) ? most_tiles(problem, shape, samples) : in_rounds;
+  return may_differ_in_length(shape) && in_rounds > ctas && taken <= told_apart(ctas);
 }
 
 std::vector<std::string> forms() {

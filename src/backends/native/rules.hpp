@@ -46,12 +46,17 @@ std::optional<std::string> why_not_form(const Problem& problem, const std::strin
 int block_keys(const Problem& problem, const Shape& shape, const std::string& form, int ctas);
 
 // Samples of one launch: those whose lengths and offsets fit, and whose tiles have bits of their
-// own in that list, so that no sample is computed differently because of another.
+// own in that list, so that no sample is computed differently because of another. A plan's key has
+// neither the offsets nor the rows of a packed call: its answer is as large as any of its calls'.
 std::int64_t samples_of_launch(const Problem& problem, const Shape& shape, int ctas);
 
 // Whether CTAs of a launch take tiles one by one: samples may differ in length, and a CTA has more
-// than one tile.
+// than one tile. True of a plan's key where it is of any call.
 bool takes_tiles(const Problem& problem, const Shape& shape, int ctas);
+
+// Tiles with rows that so many samples of a call have, at most: packed ones have the rows of their
+// tensor, however long max_q.
+std::int64_t most_tiles(const Problem& problem, const Shape& shape, std::int64_t samples);
 
 // Bytes of L2 cache that a launch counts on for keys and values.
 inline constexpr std::int64_t kCachedBytes = std::int64_t{24} << 20;
