@@ -204,7 +204,8 @@ int block_keys(const Problem& problem, const Shape& shape, const std::string& fo
   if (problem.batch_invariant) return kNarrow;
   if (shape.max_kv > kMostKeysForFit) {
     // Few tiles are divided, and what joins parts is narrow.
-    const bool few = shape.batch * tiles_of_sample(problem, shape) <= ctas;
+    const bool few =
+        !may_differ_in_length(shape) && most_tiles(problem, shape, shape.batch) <= ctas;
     return few || shape.max_kv < kLeastKeysForWide ? kNarrow : kWide;
   }
   return rounded_up(shape.max_kv, kWide) < rounded_up(shape.max_kv, kNarrow) ? kWide : kNarrow;
