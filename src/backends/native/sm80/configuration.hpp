@@ -59,11 +59,11 @@ inline constexpr Configuration kConfigurations[] = {
     {64, 96, 4},      // 40 KB: two CTAs everywhere, as the next two
     {80, 64, 4},      // 40 KB
     {96, 64, 4},      // 48 KB
-    {128, 64, 4},     // 64 KB: two CTAs from 163 KB on
+    {128, 64, 4},     // 68 KB: two CTAs from 163 KB on
     {128, 32, 4},     // 48 KB: for 99 KB
     {192, 32, 4},     // 76 KB: two CTAs from 163 KB on
     {192, 64, 8},     // 96 KB: for 99 KB
-    {256, 64, 8, 2},  // 147 KB: from 163 KB on
+    {256, 64, 8, 2},  // 146 KB: from 163 KB on
     {256, 32, 8},     // 96 KB: for 99 KB
 };
 inline constexpr int kNumConfigurations = std::size(kConfigurations);

@@ -31,6 +31,7 @@ struct Policy {
   static constexpr int kCtas = kMostWarps / kWarps;  // on a multiprocessor, at most
 
   static constexpr bool kRowsInMemory = kConfiguration.keeps_rows_in_memory();
+  // Not even copies find registers beside the products of values.
   static constexpr bool kIsCrowded = kConfiguration.registers() > 192;
 
   static constexpr int kRowBytes = kHeadDim * 2;
@@ -45,7 +46,7 @@ struct Policy {
   static constexpr int kColumnSteps = kWarpColumns / 16;  // of values
 
   // Lazy softmax takes its reference from a warp's first keys of a tile: 32 of them where weights
-  // have the range of fp32; where they end at 2^16, all of the block, so that later ones exceed it
+  // have the range of fp32; where they end at 2^16, all of its, so that later ones exceed it
   // by less.
   static constexpr int kReferenceEights = std::is_same_v<Element, __half> ? kWarpKeys / 8 : 4;
 };

@@ -43,8 +43,7 @@ class Tile {
     clear();
     wait_for_copies();
     __syncthreads();  // the task is known, and its first keys are there
-    if (lane() == 0)
-      shared_.unmasked[here(static_cast<int>(threadIdx.x)) / 32] = unmasked_blocks(tile);
+    if (lane() == 0) unmasked() = unmasked_blocks(tile);
     __syncwarp();
     int block = 0;
 #pragma unroll 1
@@ -57,8 +56,7 @@ class Tile {
       compute_scores(values_of(task, block));
       // The last scores of the tile that read its queries: others read those of a pair.
       if (P::kSides == 1 && is_last && shared_.next.tile.blocks > 0) fetch_queries(shared_.next);
-      if (block >= shared_.unmasked[here(static_cast<int>(threadIdx.x)) / 32])
-        mask_scores(tile, block);
+      if (block >= unmasked()) mask_scores(tile, block);
       if constexpr (softmax == Softmax::online) {
         follow_maximum();
       } else if (block == 0) {
@@ -87,6 +85,11 @@ class Tile {
   // What follows from it is computed anew each time, else it would be kept from tile to tile.
   static __device__ __forceinline__ int lane() { return here(static_cast<int>(threadIdx.x)) % 32; }
 
+  __device__ __forceinline__ std::int32_t& unmasked() const {
+    return shared_.unmasked[here(static_cast<int>(threadIdx.x)) / 32];
+  }
+
+  // Which rows the warp has, and which part of their keys and columns.
   __device__ __forceinline__ int group() const {
     return P::kSides > 1 ? warp_ % P::kGroups : warp_;
   }
