@@ -117,6 +117,31 @@ TEST(NativeConfiguration, EveryDeviceHasAKernelForEveryHeadDim) {
   }
 }
 
+TEST(NativeConfiguration, WhatEachAmountOfMemoryGets) {
+  const auto chosen = [](int dim, int kilobytes) {
+    return sm80::choose(dim, kilobytes * kKilobyte).str(kilobytes * kKilobyte);
+  };
+  for (const int kilobytes : {163, 227}) {
+    EXPECT_EQ(chosen(128, kilobytes), "128x64, 4 warps, 2 CTAs");
+    EXPECT_EQ(chosen(192, kilobytes), "128x32, 4 warps, 2 CTAs");
+    EXPECT_EQ(chosen(256, kilobytes), "128x64, 8 warps, 1 CTA");
+  }
+  EXPECT_EQ(chosen(128, 99), "128x32, 4 warps, 2 CTAs");
+  EXPECT_EQ(chosen(192, 99), "128x64, 8 warps, 1 CTA");
+  EXPECT_EQ(chosen(256, 99), "128x32, 8 warps, 1 CTA");
+}
+
+// A warp of 32 rows loads little more than half as many fragments for its products as one of 16.
+// Eight warps have 32 rows each where two of them share rows.
+TEST(NativeConfiguration, WarpsHave32RowsWhereMemoryAllowsIt) {
+  for (const int dim : sm80::head_dims()) {
+    const sm80::Configuration c = sm80::choose(dim, 163 * kKilobyte);
+    EXPECT_EQ(kTileRows * c.sides / c.warps, 32) << dim;
+    // Of 255 a thread: fragments, addresses and counters need the rest.
+    EXPECT_LE(c.registers(), 224) << dim;
+  }
+}
+
 TEST(NativeConfiguration, TheChoiceKeepsMostWarpsBusy) {
   for (const int kilobytes : {48, 64, 99, 130, 163, 200, 227}) {
     const int limit = kilobytes * kKilobyte;

@@ -13,16 +13,28 @@ namespace batten::impl::native::sm80 {
 // Warps that a multiprocessor has registers for: 255 a thread.
 inline constexpr int kMostWarps = 8;
 
-// Of each CTA beside queries, keys and values: what the tiles are.
-inline constexpr int kOtherSharedBytes = 1024;
+// Of each CTA: what the tiles are. And for each column of the head.
+inline constexpr int kTaskBytes = 768;
+inline constexpr int kColumnBytes = 2;
 
 struct Configuration {
   int head_dim = 0;
   int block_keys = 0;  // of one step
   int warps = 0;       // of a CTA
+  int sides = 1;       // warps that share rows: each has a part of the keys and of the columns
+
+  // Of a thread, for outputs and scores.
+  constexpr int registers() const { return kTileRows * (head_dim + block_keys) / (32 * warps); }
+  // Beside more there is no room for what is known of its rows: that is in shared memory.
+  constexpr bool keeps_rows_in_memory() const { return registers() > 160; }
 
   constexpr int shared_bytes() const {
-    return (kTileRows + 2 * block_keys) * head_dim * 2 + kOtherSharedBytes;
+    const int tile = (kTileRows + 2 * block_keys) * head_dim * 2;
+    // Two numbers for each of a row's four threads.
+    const int rows = keeps_rows_in_memory() ? kTileRows * 4 * 2 * 4 : 0;
+    // Between warps that share rows: all weights, and two numbers of each row.
+    const int between = sides > 1 ? kTileRows * (block_keys * 2 + sides * 2 * 4) : 0;
+    return tile + rows + between + kTaskBytes + kColumnBytes * head_dim;
   }
 
   // On a multiprocessor that gives a CTA `limit` bytes: it has 1 KB more than that, and so does
@@ -44,14 +56,15 @@ struct Configuration {
 // All that are compiled, for both dtypes each. Of a head dim the best comes first where memory is
 // no question.
 inline constexpr Configuration kConfigurations[] = {
-    {64, 96, 4},   // 40 KB: two CTAs everywhere, as the next two
-    {80, 64, 4},   // 40 KB
-    {96, 64, 4},   // 48 KB
-    {128, 64, 4},  // 64 KB: two CTAs from 163 KB on
-    {128, 32, 4},  // 48 KB: for 99 KB
-    {192, 64, 8},  // 96 KB: everywhere
-    {256, 64, 8},  // 128 KB: from 163 KB on
-    {256, 32, 8},  // 96 KB: for 99 KB
+    {64, 96, 4},      // 40 KB: two CTAs everywhere, as the next two
+    {80, 64, 4},      // 40 KB
+    {96, 64, 4},      // 48 KB
+    {128, 64, 4},     // 68 KB: two CTAs from 163 KB on
+    {128, 32, 4},     // 48 KB: for 99 KB
+    {192, 32, 4},     // 76 KB: two CTAs from 163 KB on
+    {192, 64, 8},     // 96 KB: for 99 KB
+    {256, 64, 8, 2},  // 146 KB: from 163 KB on
+    {256, 32, 8},     // 96 KB: for 99 KB
 };
 inline constexpr int kNumConfigurations = std::size(kConfigurations);
 

@@ -1,67 +1,102 @@
 // Copies to shared memory, 16 bytes a thread at a time.
+//
+// As many lanes copy a row together as its chunks are spread over banks. So the other chunks of a
+// lane, and its other rows, lie at distances that the instructions hold.
 #pragma once
 
 #include "backends/native/sm80/dealer.cuh"
 
 namespace batten::impl::native::sm80 {
 
-// Lanes that copy a row; where they are more than its chunks, the last ones copy nothing.
+// A block of keys or values, for the whole CTA, in passes that may be apart. Zeros come for keys
+// that are not there, whatever there is in memory: a weight of 0 would not undo a NaN.
 template <class P>
-inline constexpr int kLanesOfRow = P::kChunks <= 8    ? 8
-                                   : P::kChunks <= 16 ? 16
-                                                      : 32;
+class BlockCopy {
+ public:
+  static constexpr int kPasses = P::kBlockKeys * P::kChunks / P::kThreads;
 
-// A block of keys or values, for the whole CTA. `keys` are left in the sample from the block's
-// first on; zeros come for what follows them, whatever there is in memory: a weight of 0 would not
-// undo a NaN.
-template <class P>
-__device__ __forceinline__ void copy_block(std::uint8_t* to, const std::uint8_t* from,
-                                           std::int64_t row_bytes, int keys, bool exchanged) {
-  constexpr int kLanes = kLanesOfRow<P>;
-  constexpr int kRows = P::kThreads / kLanes;  // of one pass
-  static_assert(P::kBlockKeys % kRows == 0);
-  const auto thread = static_cast<unsigned>(here(static_cast<int>(threadIdx.x)));
-  const int row = static_cast<int>(thread / kLanes);
-  const int chunk = static_cast<int>(thread % kLanes);
-  if (kLanes > P::kChunks && chunk >= P::kChunks) return;
-  from += row * row_bytes + chunk * 16;
-  const std::uint32_t base = shared_address(to);
-  const std::int64_t step = row_bytes * kRows;
-  // Rows 16 further lie at an offset that does not depend on the row.
-  constexpr int kPeriod = kRows >= 16 ? 1 : 16 / kRows;
-  static_assert(16 % kRows == 0 || kRows % 16 == 0);
-  std::uint32_t at[kPeriod];
-#pragma unroll
-  for (int i = 0; i < kPeriod; ++i) at[i] = base + offset_of<P>(row + i * kRows, chunk, exchanged);
-#pragma unroll
-  for (int i = 0; i < P::kBlockKeys / kRows; ++i) {
-    copy_async(at[i % kPeriod] + i / kPeriod * kPeriod * kRows * P::kRowBytes, from,
-               i * kRows < keys - row);
-    from += step;
+  // `keys` are left in the sample from the block's first on, which begins at `from`.
+  __device__ __forceinline__ BlockCopy(std::uint8_t* to, const std::uint8_t* from,
+                                       std::int64_t row_bytes, int keys, bool exchanged) {
+    const auto thread = static_cast<unsigned>(here(static_cast<int>(threadIdx.x)));
+    const int row = static_cast<int>(thread / kLanes);
+    const int chunk = static_cast<int>(thread % kLanes);
+    to_ = shared_address(to) + offset_of<P>(row, chunk, exchanged);
+    from_ = from + row * row_bytes + chunk * 16;
+    step_ = row_bytes * kRows;
+    keys_ = keys - row;
   }
-}
 
-// A warp's rows of a tile's queries, by itself. Zeros for rows that are not there.
+  // The i-th; each once, in their order.
+  __device__ __forceinline__ void pass(int i) {
+    constexpr int kOfRow = P::kChunks / kLanes;
+    const int row = i / kOfRow * kRows;
+    const int distance = i % kOfRow * kLanes * 16;
+    if (i > 0 && distance == 0) from_ += step_;
+    copy_async(to_ + row * P::kRowBytes + distance, from_ + distance, row < keys_);
+  }
+
+  __device__ __forceinline__ void all() {
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) pass(i);
+  }
+
+  // What is due beside the i-th of so many fragments. After half of them all are under way.
+  __device__ __forceinline__ void beside(int i, int fragments) {
+    const int end = min((i + 1) * 2 * kPasses / fragments, kPasses);
+#pragma unroll
+    for (int n = i * 2 * kPasses / fragments; n < end; ++n) pass(n);
+  }
+
+ private:
+  static constexpr int kLanes = kBanks<P>;
+  static constexpr int kRows = P::kThreads / kLanes;  // of a pass
+  static_assert(kRows % 16 == 0 && P::kBlockKeys % kRows == 0, "rows at the same distances");
+
+  std::uint32_t to_;
+  const std::uint8_t* from_;
+  std::int64_t step_;
+  int keys_;
+};
+
+// A warp's share of the rows of a tile's queries. Zeros for rows that are not there.
 template <class P>
 __device__ __forceinline__ void copy_queries(std::uint8_t* to, const Arguments& a,
                                              const Source& source, int warp) {
-  constexpr int kLanes = kLanesOfRow<P>;
-  constexpr int kRows = 32 / kLanes;
+  constexpr int kLanes = kBanks<P>;
+  constexpr int kRows = 32 / kLanes;  // of a pass
+  constexpr int kShare = P::kTileRows / P::kWarps;
   const int lane = here(static_cast<int>(threadIdx.x)) % 32;
   const int chunk = lane % kLanes;
-  if (kLanes > P::kChunks && chunk >= P::kChunks) return;
-  const int box_log2 = source.box_log2;
+  const int first = warp * kShare;
+  const int head = first >> source.box_log2;
   const std::int64_t row_bytes = a.queries.layout.row * 2;
   const std::int64_t head_bytes = a.queries.layout.head * 2;
   const std::uint8_t* const begin = source.queries + chunk * 16;
-  const std::uint32_t base = shared_address(to);
-#pragma unroll 4
-  for (int first = 0; first < P::kWarpRows; first += kRows) {
-    const int r = warp * P::kWarpRows + first + lane / kLanes;
-    const int head = r >> box_log2;
-    const int row = r - (head << box_log2);
-    copy_async(base + offset_of<P>(r, chunk, true), begin + row * row_bytes + head * head_bytes,
-               head < source.heads && row < source.rows);
+  const std::uint32_t base = shared_address(to) + first * P::kRowBytes;
+  const auto copy_row = [&](int r, const std::uint8_t* from, bool exists) {
+    const std::uint32_t at = base + offset_of<P>(r, chunk, true);
+#pragma unroll
+    for (int c = 0; c < P::kRowBytes; c += kLanes * 16) copy_async(at + c, from + c, exists);
+  };
+  if (kShare >> source.box_log2 <= 1) {
+    // All are of one head: what is to be computed for each is an addition.
+    const int row = first - (head << source.box_log2) + lane / kLanes;
+    const int rows = head < source.heads ? source.rows - row : 0;
+    const std::uint8_t* from = begin + row * row_bytes + head * head_bytes;
+#pragma unroll
+    for (int r = 0; r < kShare; r += kRows) {
+      copy_row(r + lane / kLanes, from, r < rows);
+      from += row_bytes * kRows;
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int r = lane / kLanes; r < kShare; r += kRows) {
+    const int of_head = (first + r) >> source.box_log2;
+    const int row = first + r - (of_head << source.box_log2);
+    copy_row(r, begin + row * row_bytes + of_head * head_bytes,
+             of_head < source.heads && row < source.rows);
   }
 }
 

@@ -62,6 +62,7 @@ class Dealer {
       shared_.has_empty_tiles = 1;
     }
     shared_.next.tile.blocks = 0;
+    shared_.next.tile.keys = 0;
   }
 
   __device__ __forceinline__ void describe(const Piece& piece) const {

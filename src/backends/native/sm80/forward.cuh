@@ -16,12 +16,16 @@ __device__ __forceinline__ void compute_tiles(SharedMemory<P>& shared, const Arg
   Output<P> tile(shared, a);
   if (threadIdx.x == 0) dealer.begin();
 
-  bool again = false;
+  // Whether the tile is computed again. In memory, to have the register; each thread has its own.
+  const auto again = [&]() -> std::uint8_t& {
+    return shared.again[here(static_cast<int>(threadIdx.x))];
+  };
+  again() = 0;
   // The first time there is nothing to compute yet.
 #pragma unroll 1
   for (bool is_first = true;; is_first = false) {
     // Everyone sees it behind the next barrier.
-    if (threadIdx.x < 32 && !again) dealer.advance(is_first);
+    if (threadIdx.x < 32 && again() == 0) dealer.advance(is_first);
     if (is_first) {
       __syncthreads();
       if (shared.next.tile.blocks == 0) break;
@@ -30,7 +34,7 @@ __device__ __forceinline__ void compute_tiles(SharedMemory<P>& shared, const Arg
       continue;
     }
     bool finite;
-    if (again || a.online != 0) {
+    if (again() != 0 || a.online != 0) {
       tile.template compute<Softmax::online>();
       finite = tile.template store<Softmax::online>();
     } else {
@@ -39,18 +43,19 @@ __device__ __forceinline__ void compute_tiles(SharedMemory<P>& shared, const Arg
     }
     const bool is_last = shared.next.tile.blocks == 0;
     // Also: nobody needs the two tasks any more.
-    if (__syncthreads_or(!finite) && !again && a.online == 0) {
+    if (__syncthreads_or(!finite) && again() == 0 && a.online == 0) {
       // What was copied for the next tile is copied again, when this one is done.
       wait_for_copies();
       __syncthreads();
       tile.fetch(shared.current);
       if (threadIdx.x == 0) ++shared.redone;
-      again = true;
+      again() = 1;
       continue;
     }
     if (is_last) break;
-    again = false;
+    again() = 0;
   }
+  wait_for_copies();  // of zeros, where no tile comes
   if (threadIdx.x == 0 && shared.redone > 0 && a.redone != nullptr) report_redone(a, shared.redone);
 }
 

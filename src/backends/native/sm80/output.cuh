@@ -12,8 +12,12 @@ class Output : public Tile<P> {
 
   // Writes what was computed. False if something of it is not finite.
   template <Softmax softmax>
-  __device__ __forceinline__ bool store() const {
+  __device__ __forceinline__ bool store() {
     const TileRecord& tile = this->shared_.current.tile;
+    if constexpr (P::kSides > 1) {
+      this->show_rows(0, [&](int t, int r) { return row_sum(sums()[t][r]); });
+      pair_barrier(this->group());
+    }
     bool finite = true;
 #pragma unroll
     for (int t = 0; t < P::kRowTiles; ++t) {
@@ -35,24 +39,35 @@ class Output : public Tile<P> {
   using Tile<P>::kEights;
   using Tile<P>::lane;
   using Tile<P>::out_;
-  using Tile<P>::reference_;
+  using Tile<P>::references;
   using Tile<P>::row_in_tile;
-  using Tile<P>::sum_;
+  using Tile<P>::sums;
 
+  // Of the warp, and of the thread among the warp's.
+  __device__ __forceinline__ int warp_column() const { return this->side() * P::kWarpColumns; }
   static __device__ __forceinline__ int first_column() { return lane() % 4 * 2; }
+
+  // Of all of a row's weights.
+  __device__ __forceinline__ float sum_of(int t, int r) {
+    if constexpr (P::kSides > 1) {
+      return this->shown(0, 0, t, r) + this->shown(0, 1, t, r);
+    } else {
+      return row_sum(sums()[t][r]);
+    }
+  }
 
   // What the row's output is to be multiplied by. 0: the output is 0; NaN: the sum has left the
   // range. Writes the logarithm of the sum.
   template <Softmax softmax>
-  __device__ __forceinline__ float end_row(const TileRecord& tile, int t, int r) const {
+  __device__ __forceinline__ float end_row(const TileRecord& tile, int t, int r) {
     const int in_tile = row_in_tile(t, r);
-    const float sum = row_sum(sum_[t][r]);
+    const float sum = sum_of(t, r);
     const bool live = this->visible_keys(tile, in_tile, 0) > 0;
     const int row = tile.place.row + in_tile;
-    if (lane() % 4 == 0 && a_.lse != nullptr && row < tile.place.end(a_)) {
+    if (lane() % 4 == 0 && this->side() == 0 && a_.lse != nullptr && row < tile.place.end(a_)) {
       constexpr float kLn2 = 0.693147181f;
       *lse_of_row(a_, tile.place, row) =
-          live ? fmaf(reference_[t][r], kLn2, __logf(sum)) : -INFINITY;
+          live ? fmaf(references()[t][r], kLn2, __logf(sum)) : -INFINITY;
     }
     if (!live) return 0;
     // All logits of a part may be -infinity; others of the tile's decide. Its output is 0, or NaN
@@ -65,7 +80,7 @@ class Output : public Tile<P> {
   __device__ __forceinline__ bool write_row(const TileRecord& tile, int row, bool exists, int t,
                                             int r, float inverse) const {
     const std::uint32_t live = inverse == 0 ? 0 : ~0u;
-    Element* const to = row_of_output<Element>(a_, tile.place, row);
+    Element* const to = row_of_output<Element>(a_, tile.place, row) + warp_column();
     FiniteCheck<Element> check;
     const auto word = [&](int n) {
       const float(&pair)[4] = out_[t][n];
@@ -94,7 +109,7 @@ class Output : public Tile<P> {
 
   __device__ __forceinline__ bool write_f32(const TileRecord& tile, int row, bool exists, int t,
                                             int r, float inverse) const {
-    float* const to = row_of_output<float>(a_, tile.place, row) + first_column();
+    float* const to = row_of_output<float>(a_, tile.place, row) + warp_column() + first_column();
     float zero = 0;  // NaN once something is not finite
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {

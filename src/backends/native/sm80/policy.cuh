@@ -19,9 +19,20 @@ struct Policy {
   static constexpr int kTileRows = native::kTileRows;
   static constexpr int kWarps = kConfiguration.warps;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kWarpRows = kTileRows / kWarps;
+  // Warps that share rows are a group: in scores each has a part of the keys, in values all keys
+  // and a part of the columns.
+  static constexpr int kSides = kConfiguration.sides;
+  static constexpr int kGroups = kWarps / kSides;
+  static_assert(kSides <= 2, "a pair");
+  static constexpr int kWarpRows = kTileRows / kGroups;
+  static constexpr int kWarpKeys = kBlockKeys / kSides;
+  static constexpr int kWarpColumns = kHeadDim / kSides;
   static constexpr int kRowTiles = kWarpRows / 16;   // of a warp: what one product's rows are
   static constexpr int kCtas = kMostWarps / kWarps;  // on a multiprocessor, at most
+
+  static constexpr bool kRowsInMemory = kConfiguration.keeps_rows_in_memory();
+  // Not even copies find registers beside the products of values.
+  static constexpr bool kIsCrowded = kConfiguration.registers() > 192;
 
   static constexpr int kRowBytes = kHeadDim * 2;
   static constexpr int kChunks = kRowBytes / 16;  // what a thread copies at a time
@@ -31,10 +42,13 @@ struct Policy {
   // Steps of 16: along the head in scores, along the keys in values.
   static constexpr int kHeadSteps = kHeadDim / 16;
   static constexpr int kKeySteps = kBlockKeys / 16;
+  static constexpr int kWarpKeySteps = kWarpKeys / 16;
+  static constexpr int kColumnSteps = kWarpColumns / 16;  // of values
 
-  // Lazy softmax takes its reference from a tile's first keys: 32 of them where weights have the
-  // range of fp32; where they end at 2^16, all of the block, so that later ones exceed it by less.
-  static constexpr int kReferenceEights = std::is_same_v<Element, __half> ? kBlockKeys / 8 : 4;
+  // Lazy softmax takes its reference from a warp's first keys of a tile: 32 of them where weights
+  // have the range of fp32; where they end at 2^16, all of its, so that later ones exceed it
+  // by less.
+  static constexpr int kReferenceEights = std::is_same_v<Element, __half> ? kWarpKeys / 8 : 4;
 };
 
 }  // namespace batten::impl::native::sm80

@@ -94,6 +94,11 @@ __device__ __forceinline__ void multiply_first(float (&sums)[4], const std::uint
 
 // ---- between threads ----------------------------------------------------------------------------
 
+// Waits for the other of two warps.
+__device__ __forceinline__ void pair_barrier(int pair) {
+  asm volatile("bar.sync %0, 64;" ::"r"(1 + pair) : "memory");
+}
+
 // Over the four lanes that share a row.
 __device__ __forceinline__ float row_maximum(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));

@@ -14,6 +14,12 @@ struct Tiling : P {
   static constexpr bool kDivides = !causal;
 };
 
+// A row's chunks are spread over so many banks by its number.
+template <class P>
+inline constexpr int kBanks = P::kRowBytes % 128 == 0  ? 8
+                              : P::kRowBytes % 64 == 0 ? 4
+                                                       : 2;
+
 // Where a chunk of 16 bytes lies in a tile of rows. Eight rows' chunks of a column lie in different
 // banks, and so do eight chunks of a row.
 //
@@ -22,12 +28,11 @@ struct Tiling : P {
 // transposed, of values, and the registers that hold it serve all three.
 template <class P>
 __device__ __forceinline__ int offset_of(int row, int chunk, bool exchanged = false) {
-  constexpr int kShift = P::kRowBytes % 128 == 0 ? 0 : P::kRowBytes % 64 == 0 ? 1 : 2;
-  constexpr int kBanks = 8 >> kShift;  // that a row's chunks are spread over by its number
-  static_assert(P::kChunks % kBanks == 0);
+  constexpr int kMask = kBanks<P> - 1;
+  static_assert(P::kChunks % kBanks<P> == 0);
   const int r = exchanged ? (row & ~8) | (chunk & 1) << 3 : row;
   const int c = exchanged ? (chunk & ~1) | (row >> 3 & 1) : chunk;
-  const int bank = (r >> kShift & (kBanks - 1)) ^ (r >> 3 & 1);
+  const int bank = (r * kBanks<P> / 8 & kMask) ^ (r >> 3 & 1);
   return r * P::kRowBytes + ((c ^ bank) << 4);
 }
 
@@ -48,6 +53,24 @@ struct Task {
   Source source;
 };
 
+// Where registers are short: of each row that a thread has.
+template <class P, bool needed>
+struct RowsMemory {};
+template <class P>
+struct RowsMemory<P, true> {
+  float references[P::kThreads][P::kRowTiles][2];
+  float sums[P::kThreads][P::kRowTiles][2];
+};
+
+// Between the two warps that share rows: weights as the products take them, and numbers of rows.
+template <class P, bool needed>
+struct PairMemory {};
+template <class P>
+struct PairMemory<P, true> {
+  uint4 weights[P::kWarps][P::kWarpKeySteps][P::kRowTiles][32];
+  float shown[2][P::kSides][P::kTileRows];
+};
+
 template <class P>
 struct SharedMemory {
   std::uint8_t q[P::kQueryBytes];  // each warp's own rows
@@ -57,6 +80,9 @@ struct SharedMemory {
   // The tile that is computed, and the one whose queries and first keys are copied while its last
   // block is.
   Task current, next;
+  [[no_unique_address]] RowsMemory<P, P::kRowsInMemory> rows;
+  [[no_unique_address]] PairMemory<P, (P::kSides > 1)> pair;
+  std::uint8_t again[P::kThreads];   // the tile is computed a second time
   std::int32_t unmasked[P::kWarps];  // blocks of the tile that all rows of the warp see
 
   // Of one thread, which walks through one of the two.

@@ -23,15 +23,15 @@ class Tile {
         warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int i = 0; i < kAddresses; ++i) {
+    for (int i = 0; i < kKeptAddresses; ++i) {
       fragment_[i] = offset_of<P>(lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2);
     }
   }
 
   // Copies a tile's queries and its first keys.
   __device__ __forceinline__ void fetch(const Task& task) const {
+    keys_of(task, 0).all();
     fetch_queries(task);
-    fetch_keys(task, 0);
   }
 
   // All of the current tile, which was fetched. Fetches the next one while it computes the last
@@ -43,18 +43,20 @@ class Tile {
     clear();
     wait_for_copies();
     __syncthreads();  // the task is known, and its first keys are there
-    if (lane() == 0) shared_.unmasked[warp_] = unmasked_blocks(tile);
+    if (lane() == 0) unmasked() = unmasked_blocks(tile);
     __syncwarp();
     int block = 0;
 #pragma unroll 1
     for (;;) {
-      begin_scores();
-      fetch_values(task, block);
-      compute_scores();
       const bool is_last = block + 1 == tile.blocks;
-      // The last scores of the tile that read its queries.
-      if (is_last && shared_.next.tile.blocks > 0) fetch_queries(shared_.next);
-      if (block >= shared_.unmasked[warp_]) mask_scores(tile, block);
+      // Behind the last tile comes one without keys.
+      const Task& coming = is_last ? shared_.next : task;
+      const int coming_block = is_last ? 0 : block + 1;
+      begin_scores();
+      compute_scores(values_of(task, block));
+      // The last scores of the tile that read its queries: others read those of a pair.
+      if (P::kSides == 1 && is_last && shared_.next.tile.blocks > 0) fetch_queries(shared_.next);
+      if (block >= unmasked()) mask_scores(tile, block);
       if constexpr (softmax == Softmax::online) {
         follow_maximum();
       } else if (block == 0) {
@@ -62,15 +64,11 @@ class Tile {
       }
       wait_for_copies();
       __syncthreads();  // the values are there, and nobody reads the keys any more
-      if (block + 1 < tile.blocks) {
-        fetch_keys(task, block + 1);
-      } else if (shared_.next.tile.blocks > 0) {
-        fetch_keys(shared_.next, 0);
-      }
+      if (P::kSides > 1 && is_last && shared_.next.tile.blocks > 0) fetch_queries(shared_.next);
       if constexpr (softmax == Softmax::online) {
         if (is_on_diagonal(tile, block)) take_out_nonfinite();
       }
-      compute_values();
+      compute_values(keys_of(coming, coming_block));
       if constexpr (softmax == Softmax::online) {
         if (is_on_diagonal(tile, block)) add_nonfinite(tile, block);
       }
@@ -82,14 +80,24 @@ class Tile {
 
  protected:
   using Element = typename P::Element;
-  static constexpr int kEights = P::kHeadDim / 8;  // groups of columns of the output
+  static constexpr int kEights = P::kWarpColumns / 8;  // groups of columns of the output
 
   // What follows from it is computed anew each time, else it would be kept from tile to tile.
   static __device__ __forceinline__ int lane() { return here(static_cast<int>(threadIdx.x)) % 32; }
 
+  __device__ __forceinline__ std::int32_t& unmasked() const {
+    return shared_.unmasked[here(static_cast<int>(threadIdx.x)) / 32];
+  }
+
+  // Which rows the warp has, and which part of their keys and columns.
+  __device__ __forceinline__ int group() const {
+    return P::kSides > 1 ? warp_ % P::kGroups : warp_;
+  }
+  __device__ __forceinline__ int side() const { return P::kSides > 1 ? warp_ / P::kGroups : 0; }
+
   // A row of the tile that the thread has.
   __device__ __forceinline__ int row_in_tile(int t, int r) const {
-    return warp_ * P::kWarpRows + lane() / 4 + 16 * t + 8 * r;
+    return group() * P::kWarpRows + lane() / 4 + 16 * t + 8 * r;
   }
 
   // Keys that a row of the tile sees; `otherwise`: where there is no query.
@@ -102,12 +110,49 @@ class Tile {
   // Blocks that all of the warp's rows see. The first row sees the fewest keys. If it has no query,
   // none has, and nothing is to be masked.
   __device__ __forceinline__ int unmasked_blocks(const TileRecord& tile) const {
-    return visible_keys(tile, warp_ * P::kWarpRows, tile.keys) / P::kBlockKeys;
+    return visible_keys(tile, group() * P::kWarpRows, tile.keys) / P::kBlockKeys;
+  }
+
+  // A number of each row that a thread has.
+  using OfRows = float[P::kRowTiles][2];
+
+  // The row's reference.
+  __device__ __forceinline__ OfRows& references() {
+    if constexpr (P::kRowsInMemory) {
+      return shared_.rows.references[here(static_cast<int>(threadIdx.x))];
+    } else {
+      return references_;
+    }
+  }
+  // The sum of this thread's weights, before they are rounded.
+  __device__ __forceinline__ OfRows& sums() {
+    if constexpr (P::kRowsInMemory) {
+      return shared_.rows.sums[here(static_cast<int>(threadIdx.x))];
+    } else {
+      return sums_;
+    }
+  }
+
+  // Shows the other warp of a pair a number of each row. Behind a barrier of the pair it is there.
+  template <class Number>
+  __device__ __forceinline__ void show_rows(int slot, const Number& number) {
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float x = number(t, r);
+        if (lane() % 4 == 0) shared_.pair.shown[slot][side()][row_in_tile(t, r)] = x;
+      }
+    }
+  }
+  __device__ __forceinline__ float shown(int slot, int of_side, int t, int r) const {
+    return shared_.pair.shown[slot][of_side][row_in_tile(t, r)];
+  }
+  __device__ __forceinline__ float larger_shown(int slot, int t, int r) const {
+    return fmaxf(shown(slot, 0, t, r), shown(slot, 1, t, r));
   }
 
   float out_[P::kRowTiles][kEights][4];
-  float reference_[P::kRowTiles][2];
-  float sum_[P::kRowTiles][2];  // of this thread's weights, before they are rounded
 
   SharedMemory<P>& shared_;
   const Arguments& a_;
@@ -121,47 +166,56 @@ class Tile {
     copy_queries<P>(shared_.q, a_, task.source, warp_);
   }
 
-  __device__ __forceinline__ void fetch_keys(const Task& task, int block) const {
-    fetch(shared_.k, task.source.keys, a_.keys, task, block, false);
+  __device__ __forceinline__ BlockCopy<P> keys_of(const Task& task, int block) const {
+    return copy_of(shared_.k, task.source.keys, a_.keys, task, block, false);
   }
-  __device__ __forceinline__ void fetch_values(const Task& task, int block) const {
-    fetch(shared_.v, task.source.values, a_.values, task, block, true);
+  __device__ __forceinline__ BlockCopy<P> values_of(const Task& task, int block) const {
+    return copy_of(shared_.v, task.source.values, a_.values, task, block, true);
   }
-  __device__ __forceinline__ void fetch(std::uint8_t* to, const std::uint8_t* first_key,
-                                        const Tensor& tensor, const Task& task, int block,
-                                        bool exchanged) const {
+  static __device__ __forceinline__ BlockCopy<P> copy_of(std::uint8_t* to,
+                                                         const std::uint8_t* first_key,
+                                                         const Tensor& tensor, const Task& task,
+                                                         int block, bool exchanged) {
     const std::int64_t row_bytes = tensor.layout.row * 2;
     const int first = block * P::kBlockKeys;
-    copy_block<P>(to, first_key + first * row_bytes, row_bytes, task.tile.keys - first, exchanged);
+    return {to, first_key + first * row_bytes, row_bytes, task.tile.keys - first, exchanged};
   }
 
   // ---- products ---------------------------------------------------------------------------------
 
   // The address of a fragment of 16 rows and 32 bytes. A lane has few different ones within 16
-  // rows; all others lie at constant distances.
-  static constexpr int kAddresses = P::kRowBytes % 128 == 0 ? 4 : P::kRowBytes % 64 == 0 ? 2 : 1;
+  // rows, which differ in a bit or two; all others lie at constant distances.
+  static constexpr int kAddresses = kBanks<P> / 2;
+  static constexpr int kKeptAddresses = P::kRowsInMemory ? 1 : kAddresses;
   __device__ __forceinline__ std::uint32_t fragment(std::uint32_t base, int row16, int step) const {
-    return base + fragment_[step % kAddresses] +
-           (row16 * 16 * P::kRowBytes + step / kAddresses * kAddresses * 32);
+    const int i = step % kAddresses;
+    const std::uint32_t first = kKeptAddresses == 1 ? fragment_[0] ^ i * 32 : fragment_[i];
+    return base + first + (row16 * 16 * P::kRowBytes + step / kAddresses * kAddresses * 32);
   }
 
   // Fragments are loaded one ahead of the products that take them: a load takes as long as several
   // products.
   __device__ __forceinline__ void load_queries(int step, int ahead = 0) {
     const std::uint32_t base =
-        shared_address(shared_.q) + warp_ * (P::kWarpRows * P::kRowBytes) + ahead;
+        shared_address(shared_.q) + group() * (P::kWarpRows * P::kRowBytes) + ahead;
 #pragma unroll
     for (int t = 0; t < P::kRowTiles; ++t) {
       load_blocks(queries_[step % 2][t], fragment(base, t, step));
     }
   }
   __device__ __forceinline__ void load_keys(int i, int ahead = 0) {
-    load_blocks(loaded_[i % 2],
-                fragment(shared_address(shared_.k) + ahead, i % P::kKeySteps, i / P::kKeySteps));
+    const std::uint32_t base =
+        shared_address(shared_.k) + side() * (P::kWarpKeys * P::kRowBytes) + ahead;
+    load_blocks(loaded_[i % 2], fragment(base, i % P::kWarpKeySteps, i / P::kWarpKeySteps));
   }
   __device__ __forceinline__ void load_values(int i) {
-    load_transposed(loaded_[i % 2],
-                    fragment(shared_address(shared_.v), i / P::kHeadSteps, i % P::kHeadSteps));
+    const int step = i / P::kColumnSteps;
+    // First come the keys whose weights the warp has itself.
+    const bool is_own = step < P::kWarpKeySteps;
+    const std::uint32_t base = shared_address(shared_.v) + side() * (P::kWarpColumns * 2) +
+                               (is_own ? side() : 1 - side()) * (P::kWarpKeys * P::kRowBytes);
+    static_assert(P::kSides == 1 || P::kColumnSteps % kAddresses == 0);
+    load_transposed(loaded_[i % 2], fragment(base, step % P::kWarpKeySteps, i % P::kColumnSteps));
   }
 
   __device__ __forceinline__ void begin_scores() {
@@ -170,43 +224,47 @@ class Tile {
   }
 
   // scores_ = Q K^T of the block. Long heads take several rounds of a loop: of straight
-  // code the compiler would load more ahead than there are registers for.
-  static constexpr int kRounds = P::kHeadSteps <= 8 ? 1 : P::kHeadSteps / 4;
+  // code the compiler would load more ahead than there are registers for. `copy` is done beside
+  // the products: what is computed for it, and its instructions, have time between them.
+  static constexpr int kRounds = P::kHeadSteps <= 8 || P::kSides > 1 ? 1 : P::kHeadSteps / 4;
   static constexpr int kRoundSteps = P::kHeadSteps / kRounds;
   static_assert(kRounds * kRoundSteps == P::kHeadSteps && kRoundSteps % kAddresses == 0 ||
                 kRounds == 1);
-  __device__ __forceinline__ void compute_scores() {
+  __device__ __forceinline__ void compute_scores(BlockCopy<P> copy) {
     if constexpr (kRounds == 1) {
-      compute_scores_of_round(0, true);
+      compute_scores_of_round(0, true, copy);
     } else {
+      copy.all();
 #pragma unroll
       for (int t = 0; t < P::kRowTiles; ++t) {
 #pragma unroll
-        for (int n = 0; n < P::kBlockKeys / 8; ++n) {
+        for (int n = 0; n < P::kWarpKeys / 8; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) scores_[t][n][i] = 0;
         }
       }
 #pragma unroll 1
       for (int round = 0; round < kRounds; ++round) {
-        compute_scores_of_round(round * kRoundSteps, false);
+        compute_scores_of_round(round * kRoundSteps, false, copy);
       }
     }
   }
 
-  __device__ __forceinline__ void compute_scores_of_round(int first_step, bool clears) {
-    constexpr int kFragments = kRoundSteps * P::kKeySteps;
+  __device__ __forceinline__ void compute_scores_of_round(int first_step, bool clears,
+                                                          BlockCopy<P>& copy) {
+    constexpr int kFragments = kRoundSteps * P::kWarpKeySteps;
     const int ahead = first_step * 32;  // bytes
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
-      const int step = i / P::kKeySteps;
-      const int n = i % P::kKeySteps;
+      const int step = i / P::kWarpKeySteps;
+      const int n = i % P::kWarpKeySteps;
       // Past the head's end, in the last round, what is loaded is not used.
       if (i + 1 < kFragments || kRounds > 1) load_keys(i + 1, ahead);
-      if (n == (P::kKeySteps > 2 ? P::kKeySteps - 2 : 0) &&
+      if (n == (P::kWarpKeySteps > 2 ? P::kWarpKeySteps - 2 : 0) &&
           (step + 1 < kRoundSteps || kRounds > 1)) {
         load_queries(step + 1, ahead);
       }
+      if (kRounds == 1) copy.beside(i, kFragments);
       const std::uint32_t(&keys)[4] = loaded_[i % 2];
 #pragma unroll
       for (int t = 0; t < P::kRowTiles; ++t) {
@@ -226,30 +284,64 @@ class Tile {
 
   // out_ += P V of the block. The weights of 16 keys are computed between the products
   // of the 16 before: with a reference that is known, none has to wait for the others.
-  __device__ __forceinline__ void compute_values() {
-    constexpr int kFragments = P::kKeySteps * P::kHeadSteps;
+  __device__ __forceinline__ void compute_values(BlockCopy<P> copy) {
+    constexpr int kFragments = P::kKeySteps * P::kColumnSteps;
     constexpr int kWeights = 8 * P::kRowTiles;  // of 16 keys
+    if (P::kIsCrowded) copy.all();
+    OfRows reference, sum;
+    copy_rows(reference, references());
+    copy_rows(sum, sums());
     load_values(0);
 #pragma unroll
-    for (int i = 0; i < kWeights; ++i) compute_weight(0, i);
+    for (int i = 0; i < kWeights; ++i) compute_weight(0, i, reference, sum);
     std::uint32_t weights[P::kRowTiles][4];
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
-      const int step = i / P::kHeadSteps;
-      const int n = i % P::kHeadSteps;
-      if (n == 0) pack_weights(step, weights);
+      const int step = i / P::kColumnSteps;
+      const int n = i % P::kColumnSteps;
+      if (n == 0 && step < P::kWarpKeySteps) {
+        pack_weights(step, weights);
+        if constexpr (P::kSides > 1) give_weights(step, weights);
+      } else if (n == 0) {
+        if constexpr (P::kSides > 1) take_weights(step - P::kWarpKeySteps, weights);
+      }
       if (i + 1 < kFragments) load_values(i + 1);
+      if (!P::kIsCrowded) copy.beside(i, kFragments);
       const std::uint32_t(&values)[4] = loaded_[i % 2];
 #pragma unroll
       for (int t = 0; t < P::kRowTiles; ++t) {
         multiply<Element>(out_[t][2 * n], weights[t], values[0], values[1]);
         multiply<Element>(out_[t][2 * n + 1], weights[t], values[2], values[3]);
       }
-      if (step + 1 == P::kKeySteps) continue;
+      if (step + 1 >= P::kWarpKeySteps) continue;
 #pragma unroll
-      for (int w = n * kWeights / P::kHeadSteps; w < (n + 1) * kWeights / P::kHeadSteps; ++w) {
-        compute_weight(step + 1, w);
+      for (int w = n * kWeights / P::kColumnSteps; w < (n + 1) * kWeights / P::kColumnSteps; ++w) {
+        compute_weight(step + 1, w, reference, sum);
       }
+    }
+    copy_rows(sums(), sum);
+  }
+
+  // Between the two warps of a pair, as registers hold them.
+  __device__ __forceinline__ void give_weights(int step,
+                                               const std::uint32_t (&weights)[P::kRowTiles][4]) {
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+      shared_.pair.weights[warp_][step][t][lane()] =
+          make_uint4(weights[t][0], weights[t][1], weights[t][2], weights[t][3]);
+    }
+  }
+  __device__ __forceinline__ void take_weights(int step,
+                                               std::uint32_t (&weights)[P::kRowTiles][4]) {
+    if (step == 0) pair_barrier(group());
+    const int other = (warp_ + P::kGroups) % P::kWarps;
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+      const uint4 four = shared_.pair.weights[other][step][t][lane()];
+      weights[t][0] = four.x;
+      weights[t][1] = four.y;
+      weights[t][2] = four.z;
+      weights[t][3] = four.w;
     }
   }
 
@@ -265,18 +357,27 @@ class Tile {
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        reference_[t][r] = -INFINITY;
-        sum_[t][r] = 0;
+        references()[t][r] = -INFINITY;
+        sums()[t][r] = 0;
       }
     }
   }
 
+  static __device__ __forceinline__ void copy_rows(OfRows& to, const OfRows& from) {
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) to[t][r] = from[t][r];
+    }
+  }
+
   // The i-th weight of 16 keys.
-  __device__ __forceinline__ void compute_weight(int step, int i) {
+  __device__ __forceinline__ void compute_weight(int step, int i, const OfRows& reference,
+                                                 OfRows& sum) {
     const int t = i / 8;
     float& score = scores_[t][2 * step + i % 8 / 4][i % 4];
-    score = exp2_fast(fmaf(score, a_.scale_log2, -reference_[t][i % 4 / 2]));
-    sum_[t][i % 4 / 2] += score;
+    score = exp2_fast(fmaf(score, a_.scale_log2, -reference[t][i % 4 / 2]));
+    sum[t][i % 4 / 2] += score;
   }
 
   // Weights of 16 keys as the left operand of their product.
@@ -299,10 +400,10 @@ class Tile {
     for (int t = 0; t < P::kRowTiles; ++t) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int end =
-            visible_keys(tile, row_in_tile(t, r), 0) - block * P::kBlockKeys - lane() % 4 * 2;
+        const int first = block * P::kBlockKeys + side() * P::kWarpKeys + lane() % 4 * 2;
+        const int end = visible_keys(tile, row_in_tile(t, r), 0) - first;
 #pragma unroll
-        for (int n = 0; n < P::kBlockKeys / 8; ++n) {
+        for (int n = 0; n < P::kWarpKeys / 8; ++n) {
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
             if (8 * n + c >= end) scores_[t][n][2 * r + c] = unseen;
@@ -332,29 +433,54 @@ class Tile {
 
   // Lazy: the largest logits among the first block's first keys; 0 where no key is seen.
   __device__ __forceinline__ void set_reference() {
+    if constexpr (P::kSides > 1) {
+      show_rows(0, [&](int t, int r) { return largest_logit<P::kReferenceEights>(t, r); });
+      pair_barrier(group());
+    }
 #pragma unroll
     for (int t = 0; t < P::kRowTiles; ++t) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float logit = largest_logit<P::kReferenceEights>(t, r);
-        reference_[t][r] = logit == -INFINITY ? 0 : logit;
+        float logit;
+        if constexpr (P::kSides > 1) {
+          logit = larger_shown(0, t, r);
+        } else {
+          logit = largest_logit<P::kReferenceEights>(t, r);
+        }
+        references()[t][r] = logit == -INFINITY ? 0 : logit;
       }
     }
   }
 
+  // Online: the reference so far; nothing has been weighed yet where the sum is 0.
+  __device__ __forceinline__ float reference_before(int t, int r) {
+    return row_maximum(sums()[t][r] == 0 ? -INFINITY : references()[t][r]);
+  }
+
   // Online: the largest logits so far; what was weighed with smaller ones shrinks.
   __device__ __forceinline__ void follow_maximum() {
+    constexpr int kAll = P::kWarpKeys / 8;
+    if constexpr (P::kSides > 1) {
+      show_rows(0, [&](int t, int r) { return reference_before(t, r); });
+      show_rows(1, [&](int t, int r) { return largest_logit<kAll>(t, r); });
+      pair_barrier(group());
+    }
 #pragma unroll
     for (int t = 0; t < P::kRowTiles; ++t) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        // Nothing has been weighed yet where the sum is 0.
-        const float before = row_maximum(sum_[t][r] == 0 ? -INFINITY : reference_[t][r]);
-        const float largest = fmaxf(before, largest_logit<P::kBlockKeys / 8>(t, r));
+        float before, largest;
+        if constexpr (P::kSides > 1) {
+          before = larger_shown(0, t, r);
+          largest = fmaxf(before, larger_shown(1, t, r));
+        } else {
+          before = reference_before(t, r);
+          largest = fmaxf(before, largest_logit<kAll>(t, r));
+        }
         const float reference = largest == -INFINITY ? 0 : largest;
         const float shrink = exp2_fast(before - reference);
-        reference_[t][r] = reference;
-        sum_[t][r] *= shrink;
+        references()[t][r] = reference;
+        sums()[t][r] *= shrink;
 #pragma unroll
         for (int n = 0; n < kEights; ++n) {
           out_[t][n][2 * r] *= shrink;
@@ -421,10 +547,10 @@ class Tile {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
       // A branch each, else the compiler would load all of them before it uses one.
-      if ((shared_.nonfinite >> n & 1) == 0) continue;
+      if ((shared_.nonfinite >> (side() * kEights + n) & 1) == 0) continue;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int column = 8 * n + lane() % 4 * 2 + c;
+        const int column = side() * P::kWarpColumns + 8 * n + lane() % 4 * 2 + c;
 #pragma unroll
         for (int t = 0; t < P::kRowTiles; ++t) {
 #pragma unroll
@@ -437,10 +563,11 @@ class Tile {
     }
   }
 
-  std::uint32_t fragment_[kAddresses];  // offsets
+  std::uint32_t fragment_[kKeptAddresses];  // offsets
+  OfRows references_, sums_;                // unless they are in shared memory
   std::uint32_t queries_[2][P::kRowTiles][4];
   std::uint32_t loaded_[2][4];  // keys or values
-  float scores_[P::kRowTiles][P::kBlockKeys / 8][4];
+  float scores_[P::kRowTiles][P::kWarpKeys / 8][4];
 };
 
 }  // namespace batten::impl::native::sm80
