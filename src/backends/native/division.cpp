@@ -27,7 +27,8 @@ constexpr int kFewestBoxRowsLog2 = 3;
 
 int divided_up(std::int64_t n, std::int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
-// The tiles, with heads that share keys in one tile where a sample has few queries.
+}  // namespace
+
 Division tiles_of(const Problem& problem, const Shape& shape, int keys_of_block) {
   Division d;
   const int group = problem.num_heads / problem.num_kv_heads;
@@ -49,6 +50,8 @@ Division tiles_of(const Problem& problem, const Shape& shape, int keys_of_block)
   d.blocks = divided_up(shape.max_kv, keys_of_block);
   return d;
 }
+
+namespace {
 
 // Turns that the busiest CTA takes at so many tiles or shares. In the last one CTAs may have their
 // multiprocessors for themselves.

@@ -70,6 +70,10 @@ struct Load {
   double joined = 0;  // parts that the busiest CTA adds to its own; 0: another launch does that
 };
 
+// The tiles of a dense call without a mask, with heads that share keys in one tile where a sample
+// has few queries; not divided yet, though it has their blocks.
+Division tiles_of(const Problem& problem, const Shape& shape, int keys_of_block);
+
 // How a dense call without a mask (without_idle_mask()) is divided, with what follows from it.
 struct DivisionChoice {
   Division division;  // divides(): the call is worth it

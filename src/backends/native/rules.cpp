@@ -6,6 +6,8 @@
 #include <array>
 #include <vector>
 
+#include "backends/native/division.hpp"
+
 namespace batten::impl::native {
 namespace {
 
@@ -204,8 +206,8 @@ int block_keys(const Problem& problem, const Shape& shape, const std::string& fo
   if (problem.batch_invariant) return kNarrow;
   if (shape.max_kv > kMostKeysForFit) {
     // Few tiles are divided, and what joins parts is narrow.
-    const bool few =
-        !may_differ_in_length(shape) && most_tiles(problem, shape, shape.batch) <= ctas;
+    const bool few = !may_differ_in_length(shape) && shape.batch * problem.num_kv_heads <= ctas &&
+                     tiles_of(problem, shape, kNarrow).tiles <= ctas;
     return few || shape.max_kv < kLeastKeysForWide ? kNarrow : kWide;
   }
   return rounded_up(shape.max_kv, kWide) < rounded_up(shape.max_kv, kNarrow) ? kWide : kNarrow;

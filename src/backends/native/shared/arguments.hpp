@@ -49,7 +49,7 @@ struct Deal {
   std::int32_t cached_keys = 0;   // causal: of one head, with their values in the L2 cache
 };
 
-// Where CTAs put parts aside for the CTA that has the tile's last (sm90/join.cuh). All in the
+// Where CTAs put parts aside for the CTA that has the tile's first (sm90/join.cuh). All in the
 // workspace; each share puts at most one aside. A thread's values stand as it holds them.
 struct Join {
   float* parts = nullptr;           // [share, warp, element / 4, lane, 4], divided by their sums
@@ -97,7 +97,6 @@ struct Arguments {
   // Tiles that are divided: unless parts are joined `output` and `lse` are the workspace then, each
   // part a sample of one head and kTileRows rows.
   Division division;
-  Join join;
 
   float scale_log2 = 0;           // scale * log2(e), never 0
   std::int32_t bottom_right = 0;  // causal: which corner the diagonal ends in
@@ -107,6 +106,8 @@ struct Arguments {
   // Counts tiles that were computed twice, in device memory, and shows the count to the host.
   unsigned long long* redone = nullptr;
   volatile unsigned long long* redone_on_host = nullptr;
+
+  Join join;
 
   std::int32_t numbers[kHostNumbers] = {};
 };

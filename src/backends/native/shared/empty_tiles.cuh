@@ -5,11 +5,12 @@
 
 namespace batten::impl::native {
 
-// Whether launches of a kernel may take tiles one by one: the sm90 ones are compiled for it or not.
+// Whether the kernel is one whose CTAs take tiles one by one. (The sm80 kernels all may, but the one
+// for head dim 192 has no register for this.)
 template <class P>
-constexpr bool may_take_tiles() {
+constexpr bool only_takes_tiles() {
   if constexpr (requires { P::kDeals; }) return P::kDeals;
-  return true;
+  return false;
 }
 
 // Writes a row. For one whole warp.
@@ -74,7 +75,7 @@ __device__ __forceinline__ void write_empty_tiles(const Arguments& a) {
   const int lane = threadIdx.x % 32;
   const int vectors = P::kHeadDim * (a.output_is_f32 != 0 ? 4 : 2) / 16;
   if (a.division.divides()) return;  // every part has keys
-  if constexpr (may_take_tiles<P>()) {
+  if constexpr (only_takes_tiles<P>()) {
     if (a.packed != 0 && a.deal.samples != nullptr)
       return write_empty_tiles_of_packed<P>(a, lane, vectors);
   }

@@ -431,7 +431,7 @@ class Tile {
     return row_maximum(low * a_.scale_log2);
   }
 
-  // Lazy: the largest logits among the first block's first keys; 0 where no key is seen.
+  // Lazy: the largest logits among the first block's first keys.
   __device__ __forceinline__ void set_reference() {
     if constexpr (P::kSides > 1) {
       show_rows(0, [&](int t, int r) { return largest_logit<P::kReferenceEights>(t, r); });
@@ -448,6 +448,8 @@ class Tile {
           logit = largest_logit<P::kReferenceEights>(t, r);
         }
         references()[t][r] = logit == -INFINITY ? 0 : logit;
+        // Later keys may be below what weights can tell from 0: the tile is computed again.
+        sums()[t][r] = logit == -INFINITY ? INFINITY : 0;
       }
     }
   }

@@ -433,7 +433,8 @@ class Consumer {
       }
       logit = row_maximum(logit);
       reference_[r] = logit == -INFINITY ? 0 : logit;
-      sum_[r] = 0;
+      // Later keys may be below what weights can tell from 0: the tile is computed again.
+      sum_[r] = logit == -INFINITY ? INFINITY : 0;
     }
   }
 

@@ -13,7 +13,9 @@ namespace batten::impl::native::sm90 {
 // Join::states, beside its mark.
 enum PartState : std::uint64_t {
   kReady = 1,
-  kAgain = 2,  // something is not finite: it will be computed again
+  kAgain = 2,   // something is not finite: it will be computed again
+  kRedone = 3,  // it has been: who finds this in the first pass takes it for kAgain, so that no
+                // result depends on who was faster
 };
 
 // The pieces of a CTA: those of its share, and before the one with kFirst the whole tiles of its

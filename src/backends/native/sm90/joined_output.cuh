@@ -43,7 +43,8 @@ __device__ __forceinline__ bool Consumer<P>::put_aside(const Ended& ended) {
          float2{ended.log[0], ended.log[1]});
   is_put_aside_ = second_pass_ || __all_sync(~0u, ended.finite && zero == 0);
   __syncwarp();
-  if (lane() == 0) set_state(&a_.join.states[at], a_.join.mark | (is_put_aside_ ? kReady : kAgain));
+  const PartState state = !is_put_aside_ ? kAgain : second_pass_ ? kRedone : kReady;
+  if (lane() == 0) set_state(&a_.join.states[at], a_.join.mark | state);
   return is_put_aside_;
 }
 
@@ -56,9 +57,10 @@ __device__ __forceinline__ bool Consumer<P>::other_is_ready(int share) const {
     std::uint64_t state;
     do {
       state = state_of(at) - a_.join.mark;
-    } while (state != kReady && (second_pass_ || state != kAgain));
-    is_ready = state == kReady;
+    } while (state != kReady && state != kRedone && (second_pass_ || state != kAgain));
+    is_ready = second_pass_ || state == kReady;
   }
+  __syncwarp();  // a vote orders no memory
   return __any_sync(~0u, is_ready);
 }
 

@@ -17,7 +17,7 @@ namespace batten::impl::native::sm90 {
 enum class Work {
   scheduled,  // in rounds, or parts that another launch puts together (schedule.cuh)
   dealt,      // tiles are taken one by one (dealer.cuh)
-  joined,     // parts, put together by the CTA that has a tile's last (join.cuh)
+  joined,     // parts, put together by the CTA that has a tile's first (join.cuh)
 };
 
 template <class ElementType, int head_dim, int block_keys, bool causal, Work work = Work::scheduled>
