@@ -36,6 +36,8 @@ struct Scene {
   // Keys from here on are -infinity in every element, and so are their logits; -1: none are. For
   // one sample.
   std::int64_t never_from = -1;
+  // So are keys before this one.
+  std::int64_t never_until = 0;
 };
 
 // The logit that key j of a key head is to have with every query.
@@ -97,6 +99,9 @@ class NativeLazy : public testing::Test {
       std::fill(keys.begin() + static_cast<std::ptrdiff_t>(end), keys.end(),
                 -std::numeric_limits<float>::infinity());
     }
+    const auto begin =
+        static_cast<std::ptrdiff_t>(s.never_until * s.kv_heads) * static_cast<std::ptrdiff_t>(dim);
+    std::fill_n(keys.begin(), begin, -std::numeric_limits<float>::infinity());
     const DeviceTensor q = upload(inputs.q, s.q, s.heads);
     const DeviceTensor k = upload(keys, s.kv, s.kv_heads);
     const DeviceTensor v = upload(inputs.v, s.kv, s.kv_heads);
@@ -116,6 +121,9 @@ class NativeLazy : public testing::Test {
       inputs.k.resize(end);
       inputs.v.resize(end);
     }
+    one.kv -= s.never_until;
+    inputs.k.erase(inputs.k.begin(), inputs.k.begin() + begin);
+    inputs.v.erase(inputs.v.begin(), inputs.v.begin() + begin);
     const Geometry seen_geometry = geometry_of(one);
     const Expected expected =
         compute_expected(one.problem, scale, seen_geometry, inputs, {.device = kGpu});
@@ -324,6 +332,19 @@ TEST_F(NativeLazy, PartsWithoutAWeight) {
         expect_right(fmt::format("{}, parts without a weight {}", backend, seen),
                      {.dtype = dtype, .kv = 3000, .backend = backend, .never_from = seen},
                      [](std::int64_t, std::int64_t) { return 0.f; });
+}
+
+// Where a tile's first keys have no logit, nothing says how small those of the others are: fp16 has
+// no weight below 2^-24, bf16 and fp32 none below 2^-126.
+TEST_F(NativeLazy, FirstKeysWithoutALogit) {
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t until : {1, 32, 128, 144, 500})
+      for (const float low : {-10.f, -21.f, -87.3f, -120.f})
+        for (const char* const backend :
+             {"native", "native:divided", "native:joined", "native:online"})
+          expect_right(fmt::format("{}, first {} without, others {}", backend, until, low),
+                       {.dtype = dtype, .kv = 1000, .backend = backend, .never_until = until},
+                       [&](std::int64_t, std::int64_t) { return low; });
 }
 
 TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
