@@ -187,7 +187,8 @@ TEST_F(NativeTarget, FormsOfTheOtherFamilyAreRefused) {
   const auto why = [&](const DeviceProperties& device, const char* form) {
     return why_not(target_of(device), problem, shape_of(100, 200), form).value_or("");
   };
-  for (const char* form : {"", "online", "whole", "divided", "joined"}) EXPECT_EQ(why(kA100, form), "");
+  for (const char* form : {"", "online", "whole", "divided", "joined"})
+    EXPECT_EQ(why(kA100, form), "");
   EXPECT_EQ(why(kH200, "128x144").find("128x144"), std::string::npos);
   EXPECT_NE(why(kA100, "128x144").find("128x144"), std::string::npos);
 }

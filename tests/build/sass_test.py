@@ -15,7 +15,7 @@ import sys
 SKIPPED = 77
 FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
 # Policy<element, head dim, keys of a block, ...> as C++ mangles it.
-WORK = re.compile(r"WorkE(\d)E")
+WORK = re.compile(r"Work" r"E(\d)E")
 POLICY = re.compile(r"forwardINS\d+_6PolicyI(13__nv_bfloat16|6__half)Li(\d+)ELi(\d+)E")
 # Shape, format, whether the left operand is in registers, whether the right one lies along N.
 PRODUCT = re.compile(r"\bHGMMA\.(64x\d+x16)\.F32(\.BF16)? R\d+, (R\d+, )?gdesc\[UR\d+\](\.tnspB)?(?=[, ])")

@@ -4,6 +4,7 @@
 #include "backends/native/shared/empty_tiles.cuh"
 #include "backends/native/shared/follow.cuh"
 #include "backends/native/sm90/joined_output.cuh"
+#include "backends/native/sm90/online.cuh"
 #include "backends/native/sm90/output.cuh"
 
 namespace batten::impl::native::sm90 {
