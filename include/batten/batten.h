@@ -120,7 +120,8 @@ typedef struct batten_call {
   int32_t padding_is_finite; /* 1: the caller promises no Inf or NaN outside samples' tokens */
   double scale;
   void* stream;            /* cudaStream_t; ignored on the CPU */
-  void* workspace;         /* optional scratch on the call's device, 256-byte aligned */
+  void* workspace;         /* optional scratch on the call's device, 256-byte aligned, for
+                              one call at a time */
   uint64_t workspace_size; /* its bytes; at least what batten_prepare states */
 } batten_call;
 

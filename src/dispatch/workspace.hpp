@@ -46,7 +46,8 @@ class WorkspaceLease {
 // calls may share it. CPU calls finish before they return, so blocks go back to a free list. What
 // is captured on a stream shares a block likewise, which is the graph's until it ends: no replay
 // allocates or frees. (So a graph must not run twice at the same time, as its outputs forbid
-// anyway.) With a custom allocator each captured call allocates and frees.
+// anyway: kernels that wait for what others leave in the block might never end.) With a custom
+// allocator each captured call allocates and frees.
 class WorkspacePool {
  public:
   WorkspacePool();
