@@ -14,6 +14,7 @@
 
 #include "backends/native_family.hpp"
 #include "conformance/conformance.hpp"
+#include "conformance/cuda_support.hpp"
 #include "conformance/device_tensor.hpp"
 #include "conformance/gpu_test.hpp"
 #include "conformance/random.hpp"
@@ -404,6 +405,59 @@ TEST_F(NativeLazy, ShortTilesGiveTheSameBitsEachTime) {
       if (turn == 0) first = now;
       ASSERT_TRUE(now == first) << s.q << " queries, " << s.kv << " keys, head dim " << s.head_dim
                                 << ", " << s.backend << ": call " << turn + 1;
+    }
+  }
+}
+
+// Who waits for whose part, and which of them are computed again, must not show: `loud` keys leave
+// the range in some parts of each tile.
+TEST_F(NativeLazy, PartsGiveTheSameBitsUnderOtherLoad) {
+  constexpr std::int64_t kBatch = 4, kRows = 128, kKeys = 4096, kOtherRows = 1500;
+  constexpr int kHeads = 12, kKvHeads = 4, kHeadDim = 128;
+  const Problem problem{
+      .dtype = bf16, .num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kHeadDim};
+  const auto tensor = [](std::int64_t batch, std::int64_t rows, int heads) {
+    return DeviceTensor(kGpu, bf16, contiguous_layout({batch, rows, heads, kHeadDim}));
+  };
+  const auto random_numbers = [](std::int64_t rows, int heads) {
+    Random random(seed_of("native/parts under load"));
+    std::vector<float> numbers(static_cast<std::size_t>(rows * heads * kHeadDim));
+    for (float& x : numbers) x = random.normal();
+    return numbers;
+  };
+  DeviceTensor q = tensor(kBatch, kRows, kHeads), k = tensor(kBatch, kKeys, kKvHeads),
+               v = tensor(kBatch, kKeys, kKvHeads), out = tensor(kBatch, kRows, kHeads);
+  q.upload(random_numbers(kBatch * kRows, kHeads), 0);
+  v.upload(random_numbers(kBatch * kKeys, kKvHeads), 0);
+  DeviceTensor other_q = tensor(1, kOtherRows, kHeads), other_k = tensor(1, kOtherRows, kKvHeads),
+               other_out = tensor(1, kOtherRows, kHeads);
+  other_q.upload(random_numbers(kOtherRows, kHeads), 0);
+  other_k.upload(random_numbers(kOtherRows, kKvHeads), 0);
+  const CudaStream other;
+
+  for (const bool loud : {false, true}) {
+    std::vector<float> keys = random_numbers(kBatch * kKeys, kKvHeads);
+    constexpr std::size_t kKey = std::size_t{kKvHeads} * kHeadDim;
+    for (std::size_t j = 0; loud && j < keys.size() / kKey; ++j) {
+      if (j % 1000 < 990) continue;
+      for (std::size_t i = j * kKey; i < (j + 1) * kKey; ++i) keys[i] *= 100;
+    }
+    k.upload(keys, 0);
+    for (const char* const backend : kInParts) {
+      Attention attention(problem, kGpu, {.backend = backend});
+      Attention beside(problem, kGpu, {.backend = "native"});
+      std::vector<std::uint32_t> first;
+      for (int turn = 0; turn <= 30; ++turn) {
+        for (int i = 0; turn > 0 && i < 1 + turn % 3; ++i) {
+          beside.forward(other_q.view(), other_k.view(), other_k.view(), other_out.view(),
+                         {.stream = other.get()});
+        }
+        out.fill_bits(0x7fff);
+        attention.forward(q.view(), k.view(), v.view(), out.view());
+        synchronize(kGpu);
+        if (turn == 0) first = out.image();
+        ASSERT_TRUE(out.image() == first) << backend << (loud ? ", loud" : "") << ", " << turn;
+      }
     }
   }
 }

@@ -13,7 +13,7 @@
 namespace batten::tools {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
+constexpr double kBytesOfMiB = 1024.0 * 1024.0;
 
 // "" where there is no such file.
 std::string text_of(const char* path) {
@@ -74,8 +74,8 @@ std::optional<double> available_bytes(Device device) {
 }
 
 std::string bytes_text(double bytes) {
-  constexpr double kGiB = 1024 * kMiB;
-  if (bytes < kGiB) return fmt::format("{:.1f} MiB", bytes / kMiB);
+  constexpr double kGiB = 1024 * kBytesOfMiB;
+  if (bytes < kGiB) return fmt::format("{:.1f} MiB", bytes / kBytesOfMiB);
   return bytes < 1e6 * kGiB ? fmt::format("{:.1f} GiB", bytes / kGiB)
                             : fmt::format("{:.2e} GiB", bytes / kGiB);
 }
