@@ -27,8 +27,9 @@ class Explain(CommandTest):
         self.assertTrue(heading.startswith("backend"), heading)
         self.assertEqual([row.split()[0] for row in rows], ["native", "cudnn", "single", "cpu", "reference"])
         self.assertEqual([row.endswith("taken") for row in rows], [True, False, False, False, False])
-        self.assertIn("key blocks 16 x", rows[0])
-        self.assertRegex(rows[1], r"shipped .* 1\.\d\dx as long$")
+        # 48 tiles of 32 blocks, joined: 11.6 for each multiprocessor.
+        self.assertIn("key blocks 12 x", rows[0])
+        self.assertRegex(rows[1], r"shipped .* [12]\.\d\dx as long$")
         self.assertRegex(reason, r"^auto \(default\): native \d+ us, cudnn \d+ us, single \d+ us \(shipped constants\)$")
 
     def test_terms_add_up(self):
