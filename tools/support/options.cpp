@@ -58,14 +58,18 @@ Mask parse_mask(const std::string& text, bool causal) {
   return Mask::causal;
 }
 
+bool is_number(const std::string& text, std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end && value >= least && value <= most;
+}
+
 void add_threads_option(CLI::App& app, int& threads, const std::string& help) {
   const auto check = [](const std::string& text) -> std::string {
-    int count = 0;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, count);
-    const bool good =
-        error == std::errc() && rest == end && count >= 1 && count <= impl::kMaxThreads;
-    return good ? "" : fmt::format("{} is not from 1 to {}", text, impl::kMaxThreads);
+    return is_number(text, 1, impl::kMaxThreads)
+               ? ""
+               : fmt::format("{} is not from 1 to {}", text, impl::kMaxThreads);
   };
   app.add_option("--threads", threads, help)->type_name("N")->check(CLI::Validator(check, ""));
 }

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <batten/types.hpp>
+#include <cstdint>
 #include <string>
 
 #include "support/environment.hpp"
@@ -24,6 +25,9 @@ Mask parse_mask(const std::string& text);
 // Of --mask, "" where it is not given, and --causal, which is another name for one of its values:
 // throws where they contradict each other.
 Mask parse_mask(const std::string& text, bool causal);
+
+// Whether a text is a whole number, and nothing else, from `least` to `most`.
+bool is_number(const std::string& text, std::int64_t least, std::int64_t most);
 
 // Adds --threads: 1 to as many as a call may have; 0 stays where it is not given.
 void add_threads_option(CLI::App& app, int& threads, const std::string& help);

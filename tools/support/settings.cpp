@@ -4,11 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstdint>
 #include <string_view>
-#include <system_error>
 
 #include "core/thread_pool.hpp"
 #include "support/exit_code.hpp"
@@ -58,13 +55,6 @@ std::string unknown(std::string_view name) {
   const std::string meant = nearest_word(name, names);
   return "batten reads no such variable" +
          (meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant));
-}
-
-bool is_number(const std::string& text, std::int64_t least, std::int64_t most) {
-  std::int64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end && value >= least && value <= most;
 }
 
 std::string problem_of(const std::string& name, const std::string& value, const LibraryInfo* info) {
