@@ -306,9 +306,9 @@ class NativePlan final : public Plan {
     if (uses_maps()) {
       set_maps(a, shape, call);
     } else {
-      a.queries = {call.q, shape.q};
-      a.keys = {call.k, shape.k};
-      a.values = {call.v, shape.v};
+      a.operands[sm80::kQueries] = {call.q, shape.q};
+      a.operands[sm80::kKeys] = {call.k, shape.k};
+      a.operands[sm80::kValues] = {call.v, shape.v};
       a.causal = is_causal();
     }
     a.output = call.out;

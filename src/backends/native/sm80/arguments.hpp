@@ -11,8 +11,10 @@ struct Tensor {
   Layout layout;
 };
 
+enum Operand { kQueries, kKeys, kValues, kOperands };
+
 struct Arguments : native::Arguments {
-  Tensor queries, keys, values;
+  Tensor operands[kOperands];
   std::int32_t causal = 0;
 };
 static_assert(sizeof(Arguments) <= 4096, "what every driver takes as kernel parameters");

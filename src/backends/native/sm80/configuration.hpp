@@ -26,7 +26,7 @@ struct Configuration {
   // Of a thread, for outputs and scores.
   constexpr int registers() const { return kTileRows * (head_dim + block_keys) / (32 * warps); }
   // Beside more there is no room for what is known of its rows: that is in shared memory.
-  constexpr bool keeps_rows_in_memory() const { return registers() > 160; }
+  constexpr bool keeps_rows_in_memory() const { return registers() > 192; }
 
   constexpr int shared_bytes() const {
     const int tile = (kTileRows + 2 * block_keys) * head_dim * 2;

@@ -24,82 +24,82 @@ class Dealer {
 
   // What was next becomes the current task, and is followed by another one. For one whole warp.
   __device__ __forceinline__ void advance(bool is_first) const {
-    const bool is_first_lane = threadIdx.x % 32 == 0;
-    if (is_first_lane && !is_first) shared_.current = shared_.next;
-    if (takes()) {
-      take(is_first);
-    } else if (is_first_lane) {
-      if (a_.causal != 0) {
-        next_of(shared_.causal);
-      } else {
-        next_of(shared_.full);
-      }
-    }
+    if (is_first_lane() && !is_first) shared_.current = shared_.next;
+    describe(takes()          ? taken(is_first)
+             : a_.causal != 0 ? next_of(shared_.causal)
+                              : next_of(shared_.full));
   }
 
  private:
+  static __device__ __forceinline__ bool is_first_lane() { return threadIdx.x % 32 == 0; }
+
   __device__ __forceinline__ bool takes() const { return a_.deal.samples != nullptr; }
 
+  // Pieces are the first lane's; of no blocks: there are no more.
+
   // Where samples differ in length, a CTA has one tile of the list, that with its number.
-  __device__ __forceinline__ void take(bool is_first) const {
+  __device__ __forceinline__ Piece taken(bool is_first) const {
     Deck deck;
     const auto tile = static_cast<int>(blockIdx.x);
     const int at = is_first ? deck.find(a_.deal, tile) : -1;
-    if (threadIdx.x % 32 != 0) return;
-    Piece piece;
-    if (at >= 0) {
-      piece = a_.causal != 0 ? piece_of<Tiling<P, true>>(a_, at, tile)
-                             : piece_of<Tiling<P, false>>(a_, at, tile);
-    }
-    describe(piece);
+    if (at < 0 || !is_first_lane()) return {};
+    return a_.causal != 0 ? piece_of<Tiling<P, true>>(a_, at, tile)
+                          : piece_of<Tiling<P, false>>(a_, at, tile);
   }
 
   template <class T>
-  __device__ __forceinline__ void next_of(Schedule<T>& schedule) const {
+  __device__ __forceinline__ Piece next_of(Schedule<T>& schedule) const {
     Piece piece;
-    while (schedule.next(a_, piece)) {
-      if (piece.extent.blocks > 0) return describe(piece);
+    while (is_first_lane() && schedule.next(a_, piece)) {
+      if (piece.extent.blocks > 0) return piece;
       shared_.has_empty_tiles = 1;
     }
-    shared_.next.tile.blocks = 0;
-    shared_.next.tile.keys = 0;
+    return {};
   }
 
   __device__ __forceinline__ void describe(const Piece& piece) const {
     const Extent& extent = piece.extent;
     const Place place = place_of(a_, piece.tile, extent);
-    const int shift = a_.bottom_right != 0 ? extent.keys - extent.queries : 0;
-    TileRecord& record = shared_.next.tile;
-    if (piece.part < 0) {
-      record = {place, extent.blocks, extent.first_row + extent.queries, extent.keys,
-                shift - extent.first_row};
-    } else {
-      record = {{.sample_or_end = piece.part}, extent.blocks, kTileRows, extent.keys};
-    }
-    shared_.next.source = source_of(piece, place);
-  }
-
-  __device__ __forceinline__ Source source_of(const Piece& piece, const Place& place) const {
     const int sample = place.sample(a_);
     const int key_head = a_.group.quotient(place.head);
-    const auto begin = [&](const Tensor& tensor, int row, int head) {
-      const Layout& layout = tensor.layout;
-      const std::int64_t element = sample * layout.batch + row * layout.row + head * layout.head;
-      return static_cast<const std::uint8_t*>(tensor.data) + element * 2;
-    };
-    Source source{begin(a_.queries, place.row, place.head),
-                  begin(a_.keys, piece.extent.first_key, key_head),
-                  begin(a_.values, piece.extent.first_key, key_head),
-                  piece.extent.queries - piece.tile.row,
-                  1,
-                  kNoBoxes};
-    if (piece.part >= 0) {
-      source.rows = a_.division.rows - piece.tile.row;
-      const int behind = (key_head + 1) * a_.group.value() - place.head;
-      source.heads = min(a_.division.heads_of_tile, behind);
-      source.box_log2 = a_.division.box_log2;
+    if (is_first_lane()) {
+      const int shift = a_.bottom_right != 0 ? extent.keys - extent.queries : 0;
+      TileRecord& record = shared_.next.tile;
+      Source& source = shared_.next.source;
+      if (piece.part < 0) {
+        record = {place, extent.blocks, extent.first_row + extent.queries, extent.keys,
+                  shift - extent.first_row};
+        source.rows = extent.queries - piece.tile.row;
+        source.heads = 1;
+        source.box_log2 = kNoBoxes;
+      } else {
+        record = {{.sample_or_end = piece.part}, extent.blocks, kTileRows, extent.keys};
+        source.rows = a_.division.rows - piece.tile.row;
+        const int behind = (key_head + 1) * a_.group.value() - place.head;
+        source.heads = min(a_.division.heads_of_tile, behind);
+        source.box_log2 = a_.division.box_log2;
+      }
     }
-    return source;
+    find_begin(sample, place.row, place.head, extent.first_key, key_head);
+  }
+
+  // Of queries, keys and values, a lane each: one after another they would take three times as
+  // many instructions, for which all of the CTA waits.
+  __device__ __forceinline__ void find_begin(int sample, int row, int head, int first_key,
+                                             int key_head) const {
+    const auto of_first_lane = [](int n) { return __shfl_sync(~0u, n, 0); };
+    const auto lane = static_cast<int>(threadIdx.x);
+    sample = of_first_lane(sample);
+    const int query = of_first_lane(row);
+    const int query_head = of_first_lane(head);
+    const int key = of_first_lane(first_key);
+    const int head_of_keys = of_first_lane(key_head);
+    if (lane >= kOperands) return;
+    const Layout& layout = a_.operands[lane].layout;
+    const std::int64_t element = sample * layout.batch + (lane == 0 ? query : key) * layout.row +
+                                 (lane == 0 ? query_head : head_of_keys) * layout.head;
+    shared_.next.source.begin[lane] =
+        static_cast<const std::uint8_t*>(a_.operands[lane].data) + element * 2;
   }
 
   static constexpr int kNoBoxes = 31;

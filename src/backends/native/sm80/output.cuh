@@ -18,19 +18,13 @@ class Output : public Tile<P> {
       this->show_rows(0, [&](int t, int r) { return row_sum(sums()[t][r]); });
       pair_barrier(this->group());
     }
-    bool finite = true;
+    OfRows inverses;
 #pragma unroll
     for (int t = 0; t < P::kRowTiles; ++t) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = tile.place.row + row_in_tile(t, r);
-        const float inverse = end_row<softmax>(tile, t, r);
-        const bool exists = row < tile.place.end(a_);
-        finite &= a_.output_is_f32 != 0 ? write_f32(tile, row, exists, t, r, inverse)
-                                        : write_row(tile, row, exists, t, r, inverse);
-      }
+      for (int r = 0; r < 2; ++r) inverses[t][r] = end_row<softmax>(tile, t, r);
     }
-    return finite;
+    return a_.output_is_f32 != 0 ? write_f32(tile, inverses) : write_rows(tile, inverses);
   }
 
  private:
@@ -38,14 +32,16 @@ class Output : public Tile<P> {
   using Tile<P>::a_;
   using Tile<P>::kEights;
   using Tile<P>::lane;
+  using typename Tile<P>::OfRows;
   using Tile<P>::out_;
   using Tile<P>::references;
   using Tile<P>::row_in_tile;
   using Tile<P>::sums;
 
-  // Of the warp, and of the thread among the warp's.
-  __device__ __forceinline__ int warp_column() const { return this->side() * P::kWarpColumns; }
-  static __device__ __forceinline__ int first_column() { return lane() % 4 * 2; }
+  // The warp's first.
+  __device__ __forceinline__ int warp_column() const {
+    return P::kSides > 1 ? here(this->side()) * P::kWarpColumns : 0;
+  }
 
   // Of all of a row's weights.
   __device__ __forceinline__ float sum_of(int t, int r) {
@@ -77,52 +73,98 @@ class Output : public Tile<P> {
     return sum < 0x1p126f ? __fdividef(1, sum) : NAN;
   }
 
-  __device__ __forceinline__ bool write_row(const TileRecord& tile, int row, bool exists, int t,
-                                            int r, float inverse) const {
-    const std::uint32_t live = inverse == 0 ? 0 : ~0u;
-    Element* const to = row_of_output<Element>(a_, tile.place, row) + warp_column();
+  // Through the memory of the rows' queries: as they stand in registers, rows would leave in pieces
+  // of 16 bytes. Nobody reads those queries any more, and no others come: CTAs that go from tile to
+  // tile put parts aside, in fp32.
+  __device__ __forceinline__ bool write_rows(const TileRecord& tile, const OfRows& inverses) {
+    clear_rows_without_keys(inverses);
+    const int first_chunk = warp_column() / 8;
+    const std::uint32_t rows =
+        shared_address(this->shared_.q) + here(this->group()) * (P::kWarpRows * P::kRowBytes);
+    const std::uint32_t to = rows + offset_of<P>(lane() / 4, first_chunk) + lane() % 4 * 4;
     FiniteCheck<Element> check;
-    const auto word = [&](int n) {
-      const float(&pair)[4] = out_[t][n];
-      const std::uint32_t packed =
-          pack<Element>(pair[2 * r] * inverse, pair[2 * r + 1] * inverse) & live;
-      check.look_at(packed, n);
-      return packed;
-    };
-    // 32 columns at a time, 16 bytes a thread.
 #pragma unroll
-    for (int n = 0; n + 4 <= kEights; n += 4) {
-      std::uint32_t words[4] = {word(n), word(n + 1), word(n + 2), word(n + 3)};
-      exchange_words(words);
-      if (exists) {
-        *reinterpret_cast<uint4*>(to + 8 * n + lane() % 4 * 8) =
-            make_uint4(words[0], words[1], words[2], words[3]);
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float inverse = inverses[t][r];
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) {
+          const float(&pair)[4] = out_[t][n];
+          const std::uint32_t packed =
+              pack<Element>(pair[2 * r] * inverse, pair[2 * r + 1] * inverse);
+          check.look_at(packed, n);
+          store_word((rows_further<P>(16 * t + 8 * r) + chunks_further<P>(n)).from(to), packed);
+        }
       }
     }
-#pragma unroll
-    for (int n = kEights / 4 * 4; n < kEights; ++n) {
-      const std::uint32_t packed = word(n);
-      if (exists) *reinterpret_cast<std::uint32_t*>(to + 8 * n + first_column()) = packed;
-    }
+    __syncwarp();
+    copy_rows_out(tile, rows);
     return check.all_finite();
   }
 
-  __device__ __forceinline__ bool write_f32(const TileRecord& tile, int row, bool exists, int t,
-                                            int r, float inverse) const {
-    float* const to = row_of_output<float>(a_, tile.place, row) + warp_column() + first_column();
-    float zero = 0;  // NaN once something is not finite
+  // A few lanes each row.
+  __device__ __forceinline__ void copy_rows_out(const TileRecord& tile, std::uint32_t rows) const {
+    constexpr int kLanes = kBanks<P>;
+    constexpr int kRows = 32 / kLanes;  // of a pass
+    const int row = lane() / kLanes;
+    const int chunk = warp_column() / 8 + lane() % kLanes;
+    const int first = tile.place.row + this->group() * P::kWarpRows + row;
+    const int left = tile.place.end(a_) - first;
+    const std::uint32_t from = rows + offset_of<P>(row, chunk);
+    Element* to = row_of_output<Element>(a_, tile.place, first) + chunk * 8;
+    // As a loop it takes fewer registers.
+    constexpr int kAtATime = P::kSides > 1 || P::kIsCrowded ? 1 : P::kWarpRows / kRows;
+#pragma unroll kAtATime
+    for (int r = 0; r < P::kWarpRows; r += kRows) {
 #pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-      const float2 pair = divided(t, n, r, inverse);
-      zero = fmaf(0, pair.x, fmaf(0, pair.y, zero));
-      if (exists) *reinterpret_cast<float2*>(to + 8 * n) = pair;
+      for (int c = 0; c < P::kWarpColumns / 8; c += kLanes) {
+        const uint4 words = load_words((rows_further<P>(r) + chunks_further<P>(c)).from(from));
+        if (r < left) write_words(to + c * 8, words);
+      }
+      to += a_.out_layout.row * kRows;
     }
-    return zero == 0;
   }
 
-  __device__ __forceinline__ float2 divided(int t, int n, int r, float inverse) const {
-    if (inverse == 0) return {0, 0};
-    return {out_[t][n][2 * r] * inverse, out_[t][n][2 * r + 1] * inverse};
+  // Their output is 0, whatever has been added up.
+  __device__ __forceinline__ void clear_rows_without_keys(const OfRows& inverses) {
+    bool some = false;
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) some |= inverses[t][0] == 0 || inverses[t][1] == 0;
+    if (!__any_sync(~0u, some)) return;
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (inverses[t][i / 2] == 0) out_[t][n][i] = 0;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ bool write_f32(const TileRecord& tile, const OfRows& inverses) {
+    clear_rows_without_keys(inverses);
+    float zero = 0;  // NaN once something is not finite
+#pragma unroll
+    for (int t = 0; t < P::kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float inverse = inverses[t][r];
+        const int row = tile.place.row + row_in_tile(t, r);
+        const bool exists = row < tile.place.end(a_);
+        float* const to =
+            row_of_output<float>(a_, tile.place, row) + warp_column() + lane() % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) {
+          const float2 pair = {out_[t][n][2 * r] * inverse, out_[t][n][2 * r + 1] * inverse};
+          zero = fmaf(0, pair.x, fmaf(0, pair.y, zero));
+          if (exists) *reinterpret_cast<float2*>(to + 8 * n) = pair;
+        }
+      }
+    }
+    return zero == 0;
   }
 };
 

@@ -39,6 +39,26 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+// ---- words of memory ----------------------------------------------------------------------------
+
+__device__ __forceinline__ void store_word(std::uint32_t to, std::uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+__device__ __forceinline__ uint4 load_words(std::uint32_t from) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(from)
+               : "memory");
+  return words;
+}
+// One instruction: of several plain ones the compiler makes four each, for reasons of its own.
+__device__ __forceinline__ void write_words(void* to, const uint4& words) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
+
 // ---- products -----------------------------------------------------------------------------------
 
 // Four 8x8 blocks of 16-bit elements, one for each eight lanes' addresses of rows.
@@ -107,22 +127,6 @@ __device__ __forceinline__ float row_maximum(float x) {
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// Of the four lanes that share a row each has four words; lane i gets the i-th of all of them.
-__device__ __forceinline__ void exchange_words(std::uint32_t (&words)[4]) {
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool upper = (threadIdx.x & distance) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((i & distance) != 0) continue;
-      const std::uint32_t from_partner =
-          __shfl_xor_sync(~0u, upper ? words[i] : words[i + distance], distance);
-      words[i] = upper ? from_partner : words[i];
-      words[i + distance] = upper ? words[i + distance] : from_partner;
-    }
-  }
 }
 
 }  // namespace batten::impl::native::sm80

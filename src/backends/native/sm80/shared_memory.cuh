@@ -36,12 +36,36 @@ __device__ __forceinline__ int offset_of(int row, int chunk, bool exchanged = fa
   return r * P::kRowBytes + ((c ^ bank) << 4);
 }
 
+// From where a chunk lies to where the same chunk of a row further on does, if the numbers of the
+// two rows have no bit in common; or another chunk of the row, likewise. The compiler knows both
+// numbers: the one is an exclusive or, the other is part of an instruction.
+struct Distance {
+  int flip = 0;
+  int bytes = 0;
+
+  __device__ __forceinline__ std::uint32_t from(std::uint32_t address) const {
+    return (address ^ flip) + bytes;
+  }
+  friend constexpr Distance operator+(const Distance& a, const Distance& b) {
+    return {a.flip ^ b.flip, a.bytes + b.bytes};
+  }
+};
+template <class P>
+constexpr Distance rows_further(int rows, bool exchanged = false) {
+  const int r = exchanged ? rows & ~8 : rows;
+  const int flip = (r * kBanks<P> / 8 & (kBanks<P> - 1)) ^ (rows >> 3 & 1);
+  return {flip << 4, r * P::kRowBytes};
+}
+template <class P>
+constexpr Distance chunks_further(int chunks) {
+  const int flip = chunks & (kBanks<P> - 1);
+  return {flip << 4, (chunks - flip) * 16};
+}
+
 // Where a tile's queries, keys and values begin. Rows of a few heads may share a tile, each head's
 // in a box of the tile's rows.
 struct Source {
-  const std::uint8_t* queries = nullptr;
-  const std::uint8_t* keys = nullptr;
-  const std::uint8_t* values = nullptr;
+  const std::uint8_t* begin[kOperands] = {};
   std::int32_t rows = 0;   // queries of each head, from the first on
   std::int32_t heads = 0;  // that the tile has
   std::int32_t box_log2 = 0;

@@ -167,18 +167,18 @@ class Tile {
   }
 
   __device__ __forceinline__ BlockCopy<P> keys_of(const Task& task, int block) const {
-    return copy_of(shared_.k, task.source.keys, a_.keys, task, block, false);
+    return copy_of(shared_.k, kKeys, task, block, false);
   }
   __device__ __forceinline__ BlockCopy<P> values_of(const Task& task, int block) const {
-    return copy_of(shared_.v, task.source.values, a_.values, task, block, true);
+    return copy_of(shared_.v, kValues, task, block, true);
   }
-  static __device__ __forceinline__ BlockCopy<P> copy_of(std::uint8_t* to,
-                                                         const std::uint8_t* first_key,
-                                                         const Tensor& tensor, const Task& task,
-                                                         int block, bool exchanged) {
-    const std::int64_t row_bytes = tensor.layout.row * 2;
+  __device__ __forceinline__ BlockCopy<P> copy_of(std::uint8_t* to, Operand operand,
+                                                  const Task& task, int block,
+                                                  bool exchanged) const {
+    const std::int64_t row_bytes = a_.operands[operand].layout.row * 2;
     const int first = block * P::kBlockKeys;
-    return {to, first_key + first * row_bytes, row_bytes, task.tile.keys - first, exchanged};
+    return {to, task.source.begin[operand] + first * row_bytes, row_bytes, task.tile.keys - first,
+            exchanged};
   }
 
   // ---- products ---------------------------------------------------------------------------------
