@@ -51,8 +51,10 @@ Prediction predict(const Card::Entry& entry, const Work& work) {
     p.bound = "power";
   }
   if (c.gbps > 0) p.memory_us = work.bytes / c.gbps * 1e-3;
-  if (p.memory_us > most) {
-    most = p.memory_us;
+  // What is done with parts comes when their keys have arrived.
+  const double parts_us = p.terms[3].us() + p.terms[4].us();
+  if (p.memory_us + parts_us > most) {
+    most = p.memory_us + parts_us;
     p.bound = "memory";
   }
   p.us = p.terms[0].us() + most;

@@ -94,6 +94,7 @@ class Dealer {
     const int query_head = of_first_lane(head);
     const int key = of_first_lane(first_key);
     const int head_of_keys = of_first_lane(key_head);
+    __syncwarp();  // what was next has become the current task
     if (lane >= kOperands) return;
     const Layout& layout = a_.operands[lane].layout;
     const std::int64_t element = sample * layout.batch + (lane == 0 ? query : key) * layout.row +
