@@ -123,7 +123,7 @@ TEST(NativeConfiguration, WhatEachAmountOfMemoryGets) {
   };
   for (const int kilobytes : {163, 227}) {
     EXPECT_EQ(chosen(128, kilobytes), "128x64, 4 warps, 2 CTAs");
-    EXPECT_EQ(chosen(192, kilobytes), "128x32, 4 warps, 2 CTAs");
+    EXPECT_EQ(chosen(192, kilobytes), "128x64, 8 warps, 1 CTA");
     EXPECT_EQ(chosen(256, kilobytes), "128x64, 8 warps, 1 CTA");
   }
   EXPECT_EQ(chosen(128, 99), "128x32, 4 warps, 2 CTAs");
@@ -132,13 +132,14 @@ TEST(NativeConfiguration, WhatEachAmountOfMemoryGets) {
 }
 
 // A warp of 32 rows loads little more than half as many fragments for its products as one of 16.
-// Eight warps have 32 rows each where two of them share rows.
+// Eight warps have 32 rows each where two of them share rows. Outputs of head dim 192 leave room
+// for the scores of 32 keys only; 16 rows with their queries in registers are as fast.
 TEST(NativeConfiguration, WarpsHave32RowsWhereMemoryAllowsIt) {
   for (const int dim : sm80::head_dims()) {
     const sm80::Configuration c = sm80::choose(dim, 163 * kKilobyte);
-    EXPECT_EQ(kTileRows * c.sides / c.warps, 32) << dim;
+    EXPECT_EQ(kTileRows * c.sides / c.warps, dim == 192 ? 16 : 32) << dim;
     // Of 255 a thread: fragments, addresses and counters need the rest.
-    EXPECT_LE(c.registers(), 224) << dim;
+    EXPECT_LE(c.registers(), 192) << dim;
   }
 }
 

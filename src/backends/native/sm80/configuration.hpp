@@ -25,16 +25,12 @@ struct Configuration {
 
   // Of a thread, for outputs and scores.
   constexpr int registers() const { return kTileRows * (head_dim + block_keys) / (32 * warps); }
-  // Beside more there is no room for what is known of its rows: that is in shared memory.
-  constexpr bool keeps_rows_in_memory() const { return registers() > 192; }
 
   constexpr int shared_bytes() const {
     const int tile = (kTileRows + 2 * block_keys) * head_dim * 2;
-    // Two numbers for each of a row's four threads.
-    const int rows = keeps_rows_in_memory() ? kTileRows * 4 * 2 * 4 : 0;
     // Between warps that share rows: all weights, and two numbers of each row.
     const int between = sides > 1 ? kTileRows * (block_keys * 2 + sides * 2 * 4) : 0;
-    return tile + rows + between + kTaskBytes + kColumnBytes * head_dim;
+    return tile + between + kTaskBytes + kColumnBytes * head_dim;
   }
 
   // On a multiprocessor that gives a CTA `limit` bytes: it has 1 KB more than that, and so does
@@ -61,8 +57,7 @@ inline constexpr Configuration kConfigurations[] = {
     {96, 64, 4},      // 48 KB
     {128, 64, 4},     // 68 KB: two CTAs from 163 KB on
     {128, 32, 4},     // 48 KB: for 99 KB
-    {192, 32, 4},     // 76 KB: two CTAs from 163 KB on
-    {192, 64, 8},     // 96 KB: for 99 KB
+    {192, 64, 8},     // 96 KB: one CTA everywhere
     {256, 64, 8, 2},  // 146 KB: from 163 KB on
     {256, 32, 8},     // 96 KB: for 99 KB
 };

@@ -15,7 +15,7 @@ class Output : public Tile<P> {
   __device__ __forceinline__ bool store() {
     const TileRecord& tile = this->shared_.current.tile;
     if constexpr (P::kSides > 1) {
-      this->show_rows(0, [&](int t, int r) { return row_sum(sums()[t][r]); });
+      this->show_rows(0, [&](int t, int r) { return row_sum(sums_[t][r]); });
       pair_barrier(this->group());
     }
     OfRows inverses;
@@ -34,9 +34,9 @@ class Output : public Tile<P> {
   using Tile<P>::lane;
   using typename Tile<P>::OfRows;
   using Tile<P>::out_;
-  using Tile<P>::references;
+  using Tile<P>::references_;
   using Tile<P>::row_in_tile;
-  using Tile<P>::sums;
+  using Tile<P>::sums_;
 
   // The warp's first.
   __device__ __forceinline__ int warp_column() const {
@@ -48,7 +48,7 @@ class Output : public Tile<P> {
     if constexpr (P::kSides > 1) {
       return this->shown(0, 0, t, r) + this->shown(0, 1, t, r);
     } else {
-      return row_sum(sums()[t][r]);
+      return row_sum(sums_[t][r]);
     }
   }
 
@@ -63,7 +63,7 @@ class Output : public Tile<P> {
     if (lane() % 4 == 0 && this->side() == 0 && a_.lse != nullptr && row < tile.place.end(a_)) {
       constexpr float kLn2 = 0.693147181f;
       *lse_of_row(a_, tile.place, row) =
-          live ? fmaf(references()[t][r], kLn2, __logf(sum)) : -INFINITY;
+          live ? fmaf(references_[t][r], kLn2, __logf(sum)) : -INFINITY;
     }
     if (!live) return 0;
     // All logits of a part may be -infinity; others of the tile's decide. Its output is 0, or NaN
@@ -113,8 +113,8 @@ class Output : public Tile<P> {
     const int left = tile.place.end(a_) - first;
     const std::uint32_t from = rows + offset_of<P>(row, chunk);
     Element* to = row_of_output<Element>(a_, tile.place, first) + chunk * 8;
-    // As a loop it takes fewer registers.
-    constexpr int kAtATime = P::kSides > 1 || P::kIsCrowded ? 1 : P::kWarpRows / kRows;
+    // As a loop it takes fewer registers, of which pairs have none to spare on sm_80.
+    constexpr int kAtATime = P::kSides > 1 ? 1 : P::kWarpRows / kRows;
 #pragma unroll kAtATime
     for (int r = 0; r < P::kWarpRows; r += kRows) {
 #pragma unroll

@@ -30,10 +30,6 @@ struct Policy {
   static constexpr int kRowTiles = kWarpRows / 16;   // of a warp: what one product's rows are
   static constexpr int kCtas = kMostWarps / kWarps;  // on a multiprocessor, at most
 
-  static constexpr bool kRowsInMemory = kConfiguration.keeps_rows_in_memory();
-  // Not even copies find registers beside the products of values.
-  static constexpr bool kIsCrowded = kConfiguration.registers() > 192;
-
   static constexpr int kRowBytes = kHeadDim * 2;
   static constexpr int kChunks = kRowBytes / 16;  // what a thread copies at a time
   static constexpr int kQueryBytes = kTileRows * kRowBytes;
@@ -44,6 +40,14 @@ struct Policy {
   static constexpr int kKeySteps = kBlockKeys / 16;
   static constexpr int kWarpKeySteps = kWarpKeys / 16;
   static constexpr int kColumnSteps = kWarpColumns / 16;  // of values
+
+  // Steps of the head whose queries stay in registers for all of a tile: as many as have room
+  // beside outputs and scores. (Not with pairs, which exchange weights; 32 rows with 32 keys were
+  // slower.)
+  static constexpr int kRoom = (192 - kConfiguration.registers()) / (4 * kRowTiles);
+  static constexpr bool kKeepsQueries = kSides == 1 && (kRowTiles == 1 || kBlockKeys > 32);
+  static constexpr int kKeptSteps = !kKeepsQueries ? 0 : kRoom < kHeadSteps ? kRoom : kHeadSteps;
+  static_assert(kKeptSteps >= 0);
 
   // Lazy softmax takes its reference from a warp's first keys of a tile: 32 of them where weights
   // have the range of fp32; where they end at 2^16, all of its, so that later ones exceed it

@@ -77,15 +77,6 @@ struct Task {
   Source source;
 };
 
-// Where registers are short: of each row that a thread has.
-template <class P, bool needed>
-struct RowsMemory {};
-template <class P>
-struct RowsMemory<P, true> {
-  float references[P::kThreads][P::kRowTiles][2];
-  float sums[P::kThreads][P::kRowTiles][2];
-};
-
 // Between the two warps that share rows: weights as the products take them, and numbers of rows.
 template <class P, bool needed>
 struct PairMemory {};
@@ -104,7 +95,6 @@ struct SharedMemory {
   // The tile that is computed, and the one whose queries and first keys are copied while its last
   // block is.
   Task current, next;
-  [[no_unique_address]] RowsMemory<P, P::kRowsInMemory> rows;
   [[no_unique_address]] PairMemory<P, (P::kSides > 1)> pair;
   std::uint8_t again[P::kThreads];   // the tile is computed a second time
   std::int32_t unmasked[P::kWarps];  // blocks of the tile that all rows of the warp see

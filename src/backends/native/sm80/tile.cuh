@@ -23,7 +23,7 @@ class Tile {
         warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int i = 0; i < kKeptAddresses; ++i) {
+    for (int i = 0; i < kAddresses; ++i) {
       fragment_[i] = offset_of<P>(lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2);
     }
   }
@@ -43,6 +43,7 @@ class Tile {
     clear();
     wait_for_copies();
     __syncthreads();  // the task is known, and its first keys are there
+    keep_queries();
     if (lane() == 0) unmasked() = unmasked_blocks(tile);
     __syncwarp();
     int block = 0;
@@ -116,23 +117,6 @@ class Tile {
   // A number of each row that a thread has.
   using OfRows = float[P::kRowTiles][2];
 
-  // The row's reference.
-  __device__ __forceinline__ OfRows& references() {
-    if constexpr (P::kRowsInMemory) {
-      return shared_.rows.references[here(static_cast<int>(threadIdx.x))];
-    } else {
-      return references_;
-    }
-  }
-  // The sum of this thread's weights, before they are rounded.
-  __device__ __forceinline__ OfRows& sums() {
-    if constexpr (P::kRowsInMemory) {
-      return shared_.rows.sums[here(static_cast<int>(threadIdx.x))];
-    } else {
-      return sums_;
-    }
-  }
-
   // Shows the other warp of a pair a number of each row. Behind a barrier of the pair it is there.
   template <class Number>
   __device__ __forceinline__ void show_rows(int slot, const Number& number) {
@@ -153,6 +137,8 @@ class Tile {
   }
 
   float out_[P::kRowTiles][kEights][4];
+  OfRows references_;
+  OfRows sums_;  // of this thread's weights, before they are rounded
 
   SharedMemory<P>& shared_;
   const Arguments& a_;
@@ -186,26 +172,30 @@ class Tile {
   // The address of a fragment of 16 rows and 32 bytes. A lane has few different ones within 16
   // rows, which differ in a bit or two; all others lie at constant distances.
   static constexpr int kAddresses = kBanks<P> / 2;
-  static constexpr int kKeptAddresses = P::kRowsInMemory ? 1 : kAddresses;
   __device__ __forceinline__ std::uint32_t fragment(std::uint32_t base, int row16, int step) const {
-    const int i = step % kAddresses;
-    const std::uint32_t first = kKeptAddresses == 1 ? fragment_[0] ^ i * 32 : fragment_[i];
-    return base + first + (row16 * 16 * P::kRowBytes + step / kAddresses * kAddresses * 32);
+    return base + fragment_[step % kAddresses] +
+           (row16 * 16 * P::kRowBytes + step / kAddresses * kAddresses * 32);
   }
 
   // Fragments are loaded one ahead of the products that take them: a load takes as long as several
   // products.
-  __device__ __forceinline__ void load_queries(int step, int ahead = 0) {
-    const std::uint32_t base =
-        shared_address(shared_.q) + group() * (P::kWarpRows * P::kRowBytes) + ahead;
+  __device__ __forceinline__ void load_queries(int step) {
+    const std::uint32_t base = shared_address(shared_.q) + group() * (P::kWarpRows * P::kRowBytes);
 #pragma unroll
     for (int t = 0; t < P::kRowTiles; ++t) {
       load_blocks(queries_[step % 2][t], fragment(base, t, step));
     }
   }
-  __device__ __forceinline__ void load_keys(int i, int ahead = 0) {
-    const std::uint32_t base =
-        shared_address(shared_.k) + side() * (P::kWarpKeys * P::kRowBytes) + ahead;
+  __device__ __forceinline__ void keep_queries() {
+    const std::uint32_t base = shared_address(shared_.q) + group() * (P::kWarpRows * P::kRowBytes);
+#pragma unroll
+    for (int step = 0; step < P::kKeptSteps; ++step) {
+#pragma unroll
+      for (int t = 0; t < P::kRowTiles; ++t) load_blocks(kept_[step][t], fragment(base, t, step));
+    }
+  }
+  __device__ __forceinline__ void load_keys(int i) {
+    const std::uint32_t base = shared_address(shared_.k) + side() * (P::kWarpKeys * P::kRowBytes);
     load_blocks(loaded_[i % 2], fragment(base, i % P::kWarpKeySteps, i / P::kWarpKeySteps));
   }
   __device__ __forceinline__ void load_values(int i) {
@@ -219,60 +209,32 @@ class Tile {
   }
 
   __device__ __forceinline__ void begin_scores() {
-    load_queries(0);
+    if (P::kKeptSteps < P::kHeadSteps) load_queries(P::kKeptSteps);
     load_keys(0);
   }
 
-  // scores_ = Q K^T of the block. Long heads take several rounds of a loop: of straight
-  // code the compiler would load more ahead than there are registers for. `copy` is done beside
-  // the products: what is computed for it, and its instructions, have time between them.
-  static constexpr int kRounds = P::kHeadSteps <= 8 || P::kSides > 1 ? 1 : P::kHeadSteps / 4;
-  static constexpr int kRoundSteps = P::kHeadSteps / kRounds;
-  static_assert(kRounds * kRoundSteps == P::kHeadSteps && kRoundSteps % kAddresses == 0 ||
-                kRounds == 1);
+  // scores_ = Q K^T of the block. `copy` is done beside the products: what is computed for it, and
+  // its instructions, have time between them.
   __device__ __forceinline__ void compute_scores(BlockCopy<P> copy) {
-    if constexpr (kRounds == 1) {
-      compute_scores_of_round(0, true, copy);
-    } else {
-      copy.all();
-#pragma unroll
-      for (int t = 0; t < P::kRowTiles; ++t) {
-#pragma unroll
-        for (int n = 0; n < P::kWarpKeys / 8; ++n) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) scores_[t][n][i] = 0;
-        }
-      }
-#pragma unroll 1
-      for (int round = 0; round < kRounds; ++round) {
-        compute_scores_of_round(round * kRoundSteps, false, copy);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void compute_scores_of_round(int first_step, bool clears,
-                                                          BlockCopy<P>& copy) {
-    constexpr int kFragments = kRoundSteps * P::kWarpKeySteps;
-    const int ahead = first_step * 32;  // bytes
+    constexpr int kFragments = P::kHeadSteps * P::kWarpKeySteps;
+    constexpr int kWhenQueriesAreLoaded = P::kWarpKeySteps > 2 ? P::kWarpKeySteps - 2 : 0;
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const int step = i / P::kWarpKeySteps;
       const int n = i % P::kWarpKeySteps;
-      // Past the head's end, in the last round, what is loaded is not used.
-      if (i + 1 < kFragments || kRounds > 1) load_keys(i + 1, ahead);
-      if (n == (P::kWarpKeySteps > 2 ? P::kWarpKeySteps - 2 : 0) &&
-          (step + 1 < kRoundSteps || kRounds > 1)) {
-        load_queries(step + 1, ahead);
-      }
-      if (kRounds == 1) copy.beside(i, kFragments);
+      if (i + 1 < kFragments) load_keys(i + 1);
+      const bool loads_queries = step >= P::kKeptSteps && step + 1 < P::kHeadSteps;
+      if (loads_queries && n == kWhenQueriesAreLoaded) load_queries(step + 1);
+      copy.beside(i, kFragments);
       const std::uint32_t(&keys)[4] = loaded_[i % 2];
 #pragma unroll
       for (int t = 0; t < P::kRowTiles; ++t) {
-        const std::uint32_t(&queries)[4] = queries_[step % 2][t];
+        const std::uint32_t(&queries)[4] =
+            step < P::kKeptSteps ? kept_[step % kKept][t] : queries_[step % 2][t];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float(&scores)[4] = scores_[t][2 * n + half];
-          if (step == 0 && clears) {
+          if (step == 0) {
             multiply_first<Element>(scores, queries, keys[2 * half], keys[2 * half + 1]);
           } else {
             multiply<Element>(scores, queries, keys[2 * half], keys[2 * half + 1]);
@@ -287,13 +249,9 @@ class Tile {
   __device__ __forceinline__ void compute_values(BlockCopy<P> copy) {
     constexpr int kFragments = P::kKeySteps * P::kColumnSteps;
     constexpr int kWeights = 8 * P::kRowTiles;  // of 16 keys
-    if (P::kIsCrowded) copy.all();
-    OfRows reference, sum;
-    copy_rows(reference, references());
-    copy_rows(sum, sums());
     load_values(0);
 #pragma unroll
-    for (int i = 0; i < kWeights; ++i) compute_weight(0, i, reference, sum);
+    for (int i = 0; i < kWeights; ++i) compute_weight(0, i);
     std::uint32_t weights[P::kRowTiles][4];
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
@@ -306,7 +264,7 @@ class Tile {
         if constexpr (P::kSides > 1) take_weights(step - P::kWarpKeySteps, weights);
       }
       if (i + 1 < kFragments) load_values(i + 1);
-      if (!P::kIsCrowded) copy.beside(i, kFragments);
+      copy.beside(i, kFragments);
       const std::uint32_t(&values)[4] = loaded_[i % 2];
 #pragma unroll
       for (int t = 0; t < P::kRowTiles; ++t) {
@@ -316,10 +274,9 @@ class Tile {
       if (step + 1 >= P::kWarpKeySteps) continue;
 #pragma unroll
       for (int w = n * kWeights / P::kColumnSteps; w < (n + 1) * kWeights / P::kColumnSteps; ++w) {
-        compute_weight(step + 1, w, reference, sum);
+        compute_weight(step + 1, w);
       }
     }
-    copy_rows(sums(), sum);
   }
 
   // Between the two warps of a pair, as registers hold them.
@@ -357,27 +314,19 @@ class Tile {
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        references()[t][r] = -INFINITY;
-        sums()[t][r] = 0;
+        references_[t][r] = -INFINITY;
+        sums_[t][r] = 0;
       }
     }
   }
 
-  static __device__ __forceinline__ void copy_rows(OfRows& to, const OfRows& from) {
-#pragma unroll
-    for (int t = 0; t < P::kRowTiles; ++t) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) to[t][r] = from[t][r];
-    }
-  }
-
   // The i-th weight of 16 keys.
-  __device__ __forceinline__ void compute_weight(int step, int i, const OfRows& reference,
-                                                 OfRows& sum) {
+  __device__ __forceinline__ void compute_weight(int step, int i) {
     const int t = i / 8;
+    const int r = i % 4 / 2;
     float& score = scores_[t][2 * step + i % 8 / 4][i % 4];
-    score = exp2_fast(fmaf(score, a_.scale_log2, -reference[t][i % 4 / 2]));
-    sum[t][i % 4 / 2] += score;
+    score = exp2_fast(fmaf(score, a_.scale_log2, -references_[t][r]));
+    sums_[t][r] += score;
   }
 
   // Weights of 16 keys as the left operand of their product.
@@ -447,16 +396,16 @@ class Tile {
         } else {
           logit = largest_logit<P::kReferenceEights>(t, r);
         }
-        references()[t][r] = logit == -INFINITY ? 0 : logit;
+        references_[t][r] = logit == -INFINITY ? 0 : logit;
         // Later keys may be below what weights can tell from 0: the tile is computed again.
-        sums()[t][r] = logit == -INFINITY ? INFINITY : 0;
+        sums_[t][r] = logit == -INFINITY ? INFINITY : 0;
       }
     }
   }
 
   // Online: the reference so far; nothing has been weighed yet where the sum is 0.
   __device__ __forceinline__ float reference_before(int t, int r) {
-    return row_maximum(sums()[t][r] == 0 ? -INFINITY : references()[t][r]);
+    return row_maximum(sums_[t][r] == 0 ? -INFINITY : references_[t][r]);
   }
 
   // Online: the largest logits so far; what was weighed with smaller ones shrinks.
@@ -481,8 +430,8 @@ class Tile {
         }
         const float reference = largest == -INFINITY ? 0 : largest;
         const float shrink = exp2_fast(before - reference);
-        references()[t][r] = reference;
-        sums()[t][r] *= shrink;
+        references_[t][r] = reference;
+        sums_[t][r] *= shrink;
 #pragma unroll
         for (int n = 0; n < kEights; ++n) {
           out_[t][n][2 * r] *= shrink;
@@ -565,8 +514,9 @@ class Tile {
     }
   }
 
-  std::uint32_t fragment_[kKeptAddresses];  // offsets
-  OfRows references_, sums_;                // unless they are in shared memory
+  std::uint32_t fragment_[kAddresses];  // offsets
+  static constexpr int kKept = P::kKeptSteps > 0 ? P::kKeptSteps : 1;
+  std::uint32_t kept_[kKept][P::kRowTiles][4];  // queries, for all of a tile
   std::uint32_t queries_[2][P::kRowTiles][4];
   std::uint32_t loaded_[2][4];  // keys or values
   float scores_[P::kRowTiles][P::kWarpKeys / 8][4];
