@@ -121,15 +121,17 @@ std::string us_text(double us) {
   return us < 9.95 ? fmt::format("{:.1f}", us) : fmt::format("{:.0f}", us);
 }
 
-// "launches 1.5 + tiles 1 x 1.4 + key blocks 32 x 1.33", or what decides instead.
+// "launches 1.5 + tiles 1 x 1.4 + key blocks 32 x 1.33", or what decides instead. They add up to
+// the prediction.
 std::string terms_text(const Json& candidate) {
   if (candidate.value("measured", false)) return "this very call was measured";
   const std::string bound = candidate.value("bound", "");
   std::string text;
   for (const Json& term : candidate.value("terms", Json::array())) {
-    const bool launches = term.value("name", "") == "launches";
-    if (bound != "tiles" && !launches) continue;
-    text += fmt::format("{}{} {:.4g} x {:.3g}", text.empty() ? "" : " + ", term.value("name", ""),
+    const std::string name = term.value("name", "");
+    const bool of_parts = name == "parts" || name == "merges";
+    if (bound != "tiles" && name != "launches" && !(bound == "memory" && of_parts)) continue;
+    text += fmt::format("{}{} {:.4g} x {:.3g}", text.empty() ? "" : " + ", name,
                         term.value("count", 0.0), term.value("unit_us", 0.0));
   }
   if (bound == "power")

@@ -34,8 +34,8 @@ struct Term {
   double us() const noexcept { return count * unit_us; }
 };
 
-// Launches, and the larger of: what the tiles take, which the power limit draws out, and the time
-// of the memory.
+// Launches, and the larger of: what tiles and parts take, which the power limit draws out, and the
+// time of the memory with what is done with parts after it.
 struct Prediction {
   double us = 0;
   std::string kernel;  // whose constants

@@ -178,6 +178,40 @@ TEST(Fit, OfDividedTilesKnowsPartsAndMerges) {
   EXPECT_EQ(result->constants.gbps, 1234) << "what other kernels showed";
 }
 
+// The fit is the inverse of the prediction, also where keys arrive more slowly than tiles take.
+TEST(Fit, OfMemoryIsWithoutPartsAndMerges) {
+  cost::Constants truth = {.kernel = "native",
+                           .head_dim = 128,
+                           .launch_us = 3,
+                           .tile_us = 1.5,
+                           .block_us = 1.25,
+                           .part_us = 2,
+                           .merge_us = 0.5,
+                           .gbps = 4000};
+  std::vector<TuneSample> samples;
+  for (int i = 1; i <= 13; ++i) {
+    TuneSample s;
+    s.call = {.backend = "native", .kernel = "native", .batch = 1, .queries = 1, .keys = 1};
+    s.work = {.launches = 1,
+              .starts = 1.0 + i % 3,
+              .blocks = 4.0 * i,
+              .parts = 1.0 * (i % 2),
+              .merges = 2.0 * (i % 4)};
+    if (i == 13) {
+      s.call.purpose = Purpose::memory;
+      s.work.blocks = 4;
+      s.work.merges = 20;
+      s.work.bytes = 4e8;
+    }
+    s.measured_us = cost::predict({truth, cost::Origin::measured}, s.work).us;
+    samples.push_back(s);
+  }
+  const auto result = fit(samples, 0);
+  ASSERT_TRUE(result);
+  EXPECT_NEAR(result->constants.gbps, 4000, 1e-3);
+  EXPECT_LT(result->worst_error, 1e-6);
+}
+
 TEST(Fit, NeedsACallThatTellsOfCosts) {
   TuneSample power;
   power.call.purpose = Purpose::power;

@@ -54,6 +54,20 @@ TEST(Prediction, IsBoundByMemory) {
   EXPECT_DOUBLE_EQ(p.memory_us, 25);
 }
 
+// What is done with parts comes when their keys have arrived: no memory hides it.
+TEST(Prediction, AddsPartsToWhatBoundsIt) {
+  Card::Entry entry;
+  entry.constants = {
+      .kernel = "k", .launch_us = 2, .block_us = 1, .part_us = 3, .merge_us = 4, .gbps = 400};
+  const Prediction slow = predict(entry, {.blocks = 10, .parts = 1, .merges = 2, .bytes = 1e7});
+  EXPECT_DOUBLE_EQ(slow.us, 2 + 25 + 3 + 2 * 4);
+  EXPECT_STREQ(slow.bound, "memory");
+  // Just less than what the blocks take.
+  const Prediction fast = predict(entry, {.blocks = 26, .parts = 1, .merges = 2, .bytes = 1e7});
+  EXPECT_DOUBLE_EQ(fast.us, 2 + 26 + 3 + 2 * 4);
+  EXPECT_STREQ(fast.bound, "tiles");
+}
+
 TEST(Prediction, FeelsThePowerLimitInLongCallsOnly) {
   Card::Entry entry;
   entry.constants = {.kernel = "k", .block_us = 1, .tflops = 500};

@@ -143,9 +143,12 @@ std::optional<Fit> fit(std::span<const TuneSample> samples, double gbps) {
   const cost::Constants tiles = c;
   for (const TuneSample& s : samples) {
     if (s.call.purpose == Purpose::power) c.tflops = sustained_tflops(s, tiles);
-    const double without_launch = s.measured_us - s.work.launches * c.launch_us;
-    if (s.call.purpose == Purpose::memory && time_of(tiles, s.work) < kMemoryBound * s.measured_us)
-      c.gbps = s.work.bytes / without_launch * 1e-3;
+    // What no arrival hides, as in cost::predict().
+    const double beside_us =
+        s.work.launches * c.launch_us + s.work.parts * c.part_us + s.work.merges * c.merge_us;
+    if (s.call.purpose == Purpose::memory && beside_us < s.measured_us &&
+        time_of(tiles, s.work) < kMemoryBound * s.measured_us)
+      c.gbps = s.work.bytes / (s.measured_us - beside_us) * 1e-3;
   }
   if (has_blocks && c.gbps == 0) c.gbps = gbps;
   std::vector<double> errors;

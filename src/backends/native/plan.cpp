@@ -408,7 +408,8 @@ class NativePlan final : public Plan {
   }
 
   // For so many tiles or shares. Hopper's CTAs take several each; of those that share a
-  // multiprocessor some are faster, and so the next one begins wherever one is done.
+  // multiprocessor some are faster, and so the next one begins wherever one is done. (sm80's output
+  // of 16 bits relies on a whole tile being its CTA's only one.)
   int ctas_for(int count) const {
     return uses_maps() ? std::min(count, kernel_.workers.ctas) : count;
   }

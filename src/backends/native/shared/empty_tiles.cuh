@@ -5,8 +5,8 @@
 
 namespace batten::impl::native {
 
-// Whether the kernel is one whose CTAs take tiles one by one. (The sm80 kernels all may, but the
-// one for head dim 192 has no register for this.)
+// Whether the kernel is one whose CTAs take tiles one by one. (The sm80 kernels, which all may, do
+// without what follows from it.)
 template <class P>
 constexpr bool only_takes_tiles() {
   if constexpr (requires { P::kDeals; }) return P::kDeals;
