@@ -7,10 +7,13 @@
 #include "cost/lookup.hpp"
 #include "cost/prediction.hpp"
 #include "dispatch/registry.hpp"
+#include "fakes/environment.hpp"
 #include "fakes/fake_backend.hpp"
 
 namespace batten::impl::cost {
 namespace {
+
+using batten::testing::ScopedVariable;
 
 Problem problem_of(int heads, int kv_heads, Mask mask = Mask::none, int head_dim = 128) {
   Problem p;
@@ -116,6 +119,21 @@ TEST(Backends, NativeSplitsBatchesBeyondALaunch) {
   const double together = us_of("native", p, s);
   s.q_lengths = s.kv_lengths = Source::host;  // 128 samples a launch
   EXPECT_GT(us_of("native", p, s), together);
+}
+
+// With less shared memory other kernels run, which take longer where their blocks are shorter.
+TEST(Backends, NativeKnowsWhatLittleSharedMemoryCosts) {
+  const ScopedVariable family("BATTEN_NATIVE_ARCH", "sm80");
+  const auto us_with = [](const char* kilobytes, int head_dim, std::int64_t batch) {
+    const ScopedVariable limit("BATTEN_SMEM_LIMIT", kilobytes);
+    const Problem p = problem_of(16, 16, Mask::none, head_dim);
+    return us_of("native", p, shape_of(p, batch, 1024, 4096));
+  };
+  for (const std::int64_t batch : {1, 16}) {
+    EXPECT_NEAR(us_with("99", 64, batch) / us_with("163", 64, batch), 1, 1e-9);
+    EXPECT_NEAR(us_with("99", 128, batch) / us_with("163", 128, batch), 1.15, 0.04);
+    EXPECT_NEAR(us_with("99", 256, batch) / us_with("163", 256, batch), 1.23, 0.06);
+  }
 }
 
 TEST(Backends, WhatIsNotServedElsewhereIsSaid) {

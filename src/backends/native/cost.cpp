@@ -17,6 +17,13 @@ double share_of_full_tile(const Shape& shape) {
   return kEmpty + (1 - kEmpty) * rows / kTileRows;
 }
 
+// What a step takes with the sm80 kernels for little shared memory, in steps of those for more, of
+// which the constants are: measured on an H200 (docs/kernels/sm80.md).
+double step_of(const sm80::Configuration& c) {
+  if (c.block_keys != 32) return 1;
+  return c.head_dim == 256 ? 1.23 : 1.15;
+}
+
 }  // namespace
 
 // What the busiest multiprocessor does when tiles are dealt out as the kernels deal them. CTAs that
@@ -36,7 +43,8 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
     const int busy = std::min(choice.division.all_shares() + choice.division.whole, workers.ctas);
     const int together = (busy + workers.multiprocessors - 1) / workers.multiprocessors;
     work.starts = choice.load.starts * together * share_of_full_tile(shape);
-    work.blocks = choice.load.blocks * together * kernel.keys / cost::kUnitKeys;
+    work.blocks = choice.load.blocks * together * kernel.keys / cost::kUnitKeys *
+                  step_of(kernel.configuration);
     work.launches = choice.load.launches + (choice.joins ? 0 : 1);  // that puts parts together
     work.parts = choice.load.parts_of_cta * together;
     work.merges = choice.load.parts / workers.multiprocessors;
@@ -46,7 +54,7 @@ cost::Work work_of(const Target& target, const Problem& problem, const Shape& sh
       cost::grid_of(problem.mask, cost::lengths_of(shape), samples * problem.num_heads, kTileRows,
                     kernel.keys, workers.multiprocessors);
   work.starts = work.launches * grid.busiest_starts * share_of_full_tile(shape);
-  work.blocks = work.launches * grid.busiest_blocks;
+  work.blocks = work.launches * grid.busiest_blocks * step_of(kernel.configuration);
   return work;
 }
 

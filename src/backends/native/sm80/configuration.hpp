@@ -55,7 +55,7 @@ inline constexpr Configuration kConfigurations[] = {
     {64, 96, 4},      // 40 KB: two CTAs everywhere, as the next two
     {80, 64, 4},      // 40 KB
     {96, 64, 4},      // 48 KB
-    {128, 64, 4},     // 68 KB: two CTAs from 163 KB on
+    {128, 64, 4},     // 64 KB: two CTAs from 163 KB on
     {128, 32, 4},     // 48 KB: for 99 KB
     {192, 64, 8},     // 96 KB: one CTA everywhere
     {256, 64, 8, 2},  // 146 KB: from 163 KB on
