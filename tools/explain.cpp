@@ -122,7 +122,7 @@ std::string us_text(double us) {
 }
 
 // "launches 1.5 + tiles 1 x 1.4 + key blocks 32 x 1.33", or what decides instead. They add up to
-// the prediction.
+// the prediction. ", joined" behind them: as if that form had been named.
 std::string terms_text(const Json& candidate) {
   if (candidate.value("measured", false)) return "this very call was measured";
   const std::string bound = candidate.value("bound", "");
@@ -138,6 +138,7 @@ std::string terms_text(const Json& candidate) {
     text += fmt::format(" + power limit {}", us_text(candidate.value("power_us", 0.0)));
   if (bound == "memory")
     text += fmt::format(" + memory {}", us_text(candidate.value("memory_us", 0.0)));
+  if (const std::string form = candidate.value("form", ""); !form.empty()) text += ", " + form;
   return text;
 }
 

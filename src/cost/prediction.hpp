@@ -41,6 +41,7 @@ struct Prediction {
   std::string kernel;  // whose constants
   int head_dim = 0;    // likewise
   bool causal = false;
+  const char* form = "";  // of the backend, which does the same when named; empty: none
   Origin origin = Origin::estimated;
   bool exact = false;  // this very call was measured, the terms did not decide
   bool usual = true;   // of the kernels that the card has by itself: what was measured is of them

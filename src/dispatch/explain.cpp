@@ -74,6 +74,7 @@ Json prediction_json(const cost::Prediction& p) {
                      {"us", rounded(term.us())}});
   }
   return {{"kernel", p.kernel_text()},
+          {"form", p.form},
           {"constants", name_of(p.origin)},
           {"measured", p.exact},
           {"terms", std::move(terms)},

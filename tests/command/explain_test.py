@@ -29,18 +29,38 @@ class Explain(CommandTest):
         self.assertEqual([row.endswith("taken") for row in rows], [True, False, False, False, False])
         # 48 tiles of 32 blocks, joined: 11.6 for each multiprocessor.
         self.assertIn("key blocks 12 x", rows[0])
+        self.assertRegex(rows[0], r", joined +taken$")
         self.assertRegex(rows[1], r"shipped .* [12]\.\d\dx as long$")
         self.assertRegex(reason, r"^auto \(default\): native \d+ us, cudnn \d+ us, single \d+ us \(shipped constants\)$")
 
     def test_terms_add_up(self):
         for shape in ("4,128,4096,12,4", "1,1,4096,40,8", "3,700,900,8", "2,64,64,4,4,64"):
             for candidate in self.one(*H200, shape)["candidates"]:
-                if "predicted_us" not in candidate or candidate["bound"] != "tiles":
+                if "predicted_us" not in candidate or candidate["bound"] == "power":
                     continue
-                total = sum(term["us"] for term in candidate["terms"])
+                total = sum(
+                    term["us"]
+                    for term in candidate["terms"]
+                    if candidate["bound"] == "tiles" or term["name"] in ("launches", "parts", "merges")
+                )
+                total += candidate["memory_us"] if candidate["bound"] == "memory" else 0
                 self.assertAlmostEqual(total / candidate["predicted_us"], 1, delta=1e-3, msg=shape)
                 for term in candidate["terms"]:
                     self.assertAlmostEqual(term["count"] * term["unit_us"], term["us"], delta=1e-2 * term["us"])
+
+    def test_what_becomes_of_tiles(self):
+        def native(shape, *more):
+            return self.candidate(self.one(*H200, shape, *more), "native")
+
+        self.assertEqual(native("4,128,4096,12,4")["form"], "joined")
+        self.assertEqual(native("4,128,4096,12,4", "--backend", "native:divided")["form"], "divided")
+        self.assertEqual(native("4,128,4096,12,4", "--backend", "native:whole")["form"], "")
+        self.assertEqual(native("32,1024,4096,12,4")["form"], "")
+        # As the form of that name.
+        for shape in ("4,128,4096,12,4", "1,16,32760,40,8"):
+            chosen = native(shape)
+            named = native(shape, "--backend", "native:" + chosen["form"])
+            self.assertEqual(named["predicted_us"], chosen["predicted_us"], shape)
 
     def test_the_least_time_is_taken(self):
         for shape in ("4,128,4096,12,4", "1,1,4096,40,8", "1,32760,512,12", "8,77,4096,24"):

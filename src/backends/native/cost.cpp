@@ -65,7 +65,9 @@ std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& g
   const Problem problem = without_idle_mask(given, shape);
   const auto entry = card.find(constants_of(target), problem.head_dim, problem.mask != Mask::none);
   if (!entry) return std::nullopt;
-  cost::Prediction prediction = cost::predict(*entry, work_of(target, problem, shape, options));
+  const cost::Work work = work_of(target, problem, shape, options);
+  cost::Prediction prediction = cost::predict(*entry, work);
+  if (work.parts > 0) prediction.form = work.launches > 1 ? kDivided : kJoined;
   prediction.usual = !target.is_forced && !target.is_limited;
   return prediction;
 }
