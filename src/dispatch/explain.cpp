@@ -73,14 +73,10 @@ Json prediction_json(const cost::Prediction& p) {
                      {"unit_us", rounded(term.unit_us)},
                      {"us", rounded(term.us())}});
   }
-  return {{"kernel", p.kernel_text()},
-          {"form", p.form},
-          {"constants", name_of(p.origin)},
-          {"measured", p.exact},
-          {"terms", std::move(terms)},
-          {"power_us", rounded(p.power_us)},
-          {"memory_us", rounded(p.memory_us)},
-          {"bound", p.bound}};
+  return {{"kernel", p.kernel_text()},         {"form", p.form},
+          {"constants", name_of(p.origin)},    {"measured", p.exact},
+          {"terms", std::move(terms)},         {"power_us", rounded(p.power_us)},
+          {"memory_us", rounded(p.memory_us)}, {"bound", p.bound}};
 }
 
 Json candidate_json(const Candidate& c, std::string_view chosen) {
