@@ -156,16 +156,22 @@ TEST(Fit, NoiseBecomesErrorsNotNonsense) {
   }
 }
 
+// The i-th of some calls that tell all costs of divided tiles apart; not timed yet.
+TuneSample divided_sample(int i) {
+  TuneSample s;
+  s.call = {.backend = "native", .kernel = "native", .batch = 1, .queries = 1, .keys = 1};
+  s.work = {.launches = 1,
+            .starts = 1.0 + i % 3,
+            .blocks = 4.0 * i,
+            .parts = 1.0 * (i % 2),
+            .merges = 2.0 * (i % 4)};
+  return s;
+}
+
 TEST(Fit, OfDividedTilesKnowsPartsAndMerges) {
   std::vector<TuneSample> samples;
   for (int i = 1; i <= 12; ++i) {
-    TuneSample s;
-    s.call = {.backend = "native", .kernel = "native", .batch = 1, .queries = 1, .keys = 1};
-    s.work = {.launches = 1,
-              .starts = 1.0 + i % 3,
-              .blocks = 4.0 * i,
-              .parts = 1.0 * (i % 2),
-              .merges = 2.0 * (i % 4)};
+    TuneSample s = divided_sample(i);
     s.measured_us =
         3 + s.work.starts * 1.5 + s.work.blocks * 1.25 + s.work.parts * 2 + s.work.merges * 0.5;
     samples.push_back(s);
@@ -180,32 +186,23 @@ TEST(Fit, OfDividedTilesKnowsPartsAndMerges) {
 
 // The fit is the inverse of the prediction, also where keys arrive more slowly than tiles take.
 TEST(Fit, OfMemoryIsWithoutPartsAndMerges) {
-  cost::Constants truth = {.kernel = "native",
-                           .head_dim = 128,
-                           .launch_us = 3,
-                           .tile_us = 1.5,
-                           .block_us = 1.25,
-                           .part_us = 2,
-                           .merge_us = 0.5,
-                           .gbps = 4000};
+  const cost::Constants truth = {.kernel = "native",
+                                 .head_dim = 128,
+                                 .launch_us = 3,
+                                 .tile_us = 1.5,
+                                 .block_us = 1.25,
+                                 .part_us = 2,
+                                 .merge_us = 0.5,
+                                 .gbps = 4000};
   std::vector<TuneSample> samples;
-  for (int i = 1; i <= 13; ++i) {
-    TuneSample s;
-    s.call = {.backend = "native", .kernel = "native", .batch = 1, .queries = 1, .keys = 1};
-    s.work = {.launches = 1,
-              .starts = 1.0 + i % 3,
-              .blocks = 4.0 * i,
-              .parts = 1.0 * (i % 2),
-              .merges = 2.0 * (i % 4)};
-    if (i == 13) {
-      s.call.purpose = Purpose::memory;
-      s.work.blocks = 4;
-      s.work.merges = 20;
-      s.work.bytes = 4e8;
-    }
+  for (int i = 1; i <= 12; ++i) samples.push_back(divided_sample(i));
+  TuneSample memory = divided_sample(1);
+  memory.call.purpose = Purpose::memory;
+  memory.work.merges = 20;
+  memory.work.bytes = 4e8;
+  samples.push_back(memory);
+  for (TuneSample& s : samples)
     s.measured_us = cost::predict({truth, cost::Origin::measured}, s.work).us;
-    samples.push_back(s);
-  }
   const auto result = fit(samples, 0);
   ASSERT_TRUE(result);
   EXPECT_NEAR(result->constants.gbps, 4000, 1e-3);

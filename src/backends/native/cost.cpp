@@ -67,6 +67,7 @@ std::optional<cost::Prediction> predict(const cost::Card& card, const Problem& g
   if (!entry) return std::nullopt;
   const cost::Work work = work_of(target, problem, shape, options);
   cost::Prediction prediction = cost::predict(*entry, work);
+  // Only joined tiles are in parts and done with one launch.
   if (work.parts > 0) prediction.form = work.launches > 1 ? kDivided : kJoined;
   prediction.usual = !target.is_forced && !target.is_limited;
   return prediction;

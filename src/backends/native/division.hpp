@@ -44,7 +44,7 @@ constexpr Workers sm90_workers(int multiprocessors, bool can_join = false) {
           .cache_bytes = 40 << 20,
           .step_bytes = 5.3e6};
 }
-// A CTA alone waits for its copies; the shorter its steps, the longer.
+// A CTA alone waits for its copies: the longer, it is assumed, the shorter its steps.
 constexpr Workers sm80_workers(int multiprocessors, int ctas_of_each, int keys_of_block) {
   return {.ctas = multiprocessors * ctas_of_each,
           .multiprocessors = multiprocessors,
